@@ -1,0 +1,1 @@
+"""weft: train graph neural networks on graphs that one machine cannot hold."""
