@@ -1,0 +1,35 @@
+"""The kernels, as functions of torch tensors: native on CPU where built, plain torch otherwise."""
+
+from weft.kernels.attention import attend_finish, gat_absorb, gat_backward, gatv2_absorb, gatv2_backward
+from weft.kernels.csr import build_csr, transpose_csr
+from weft.kernels.elementwise import (
+    bias_relu_dropout_,
+    dropout_rows,
+    head_dot,
+    head_dot_backward,
+    relu_dropout_backward,
+)
+from weft.kernels.native import native_available
+from weft.kernels.rows import gather, max_absorb, max_backward, max_finish, scatter_add, spmm
+
+__all__ = [
+    "attend_finish",
+    "bias_relu_dropout_",
+    "build_csr",
+    "dropout_rows",
+    "gat_absorb",
+    "gat_backward",
+    "gather",
+    "gatv2_absorb",
+    "gatv2_backward",
+    "head_dot",
+    "head_dot_backward",
+    "max_absorb",
+    "max_backward",
+    "max_finish",
+    "native_available",
+    "relu_dropout_backward",
+    "scatter_add",
+    "spmm",
+    "transpose_csr",
+]

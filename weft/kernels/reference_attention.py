@@ -1,0 +1,145 @@
+"""Attention in plain torch, block by block: the reference of weft.kernels' fused kernels.
+
+State of a destination and head: m (largest logit so far), l (sum of exp(e - m)), o (sum of exp(e - m) z).
+Blocks of in-edges may come in any order; dropout zeroes normalised coefficients, so it touches o, not l.
+"""
+# ruff: noqa: E741  (m, l, o are the names of the online softmax everywhere)
+
+import torch
+from torch import Tensor
+
+from weft.kernels.reference import Dropout, keep_edges, rows_of
+
+
+def _mask(indptr: Tensor, indices: Tensor, like: Tensor, dropout: Dropout | None) -> Tensor:
+    """Factor of every normalised coefficient, [E, H]: 0 or 1 / (1 - p)."""
+    if dropout is None or dropout[0] == 0:
+        return torch.ones_like(like)
+    return keep_edges(indptr, indices, like.shape[1], dropout).to(like.dtype) / (1.0 - dropout[0])
+
+
+def _absorb(
+    rows: Tensor, logits: Tensor, mask: Tensor, values: Tensor, m: Tensor, l: Tensor, o: Tensor
+) -> None:
+    """logits, mask [E, H]; values [E, H, D]; m, l [N, H]; o [N, H*D]."""
+    largest = m.clone().scatter_reduce_(0, rows[:, None].expand_as(logits), logits, "amax", include_self=True)
+    shrink = torch.where(torch.isinf(largest), torch.ones_like(m), torch.exp(m - largest))
+    shrink[torch.isinf(m)] = 0.0
+    share = torch.exp(logits - largest[rows])
+    m.copy_(largest)
+    l.mul_(shrink).index_add_(0, rows, share)
+    state = o.view(*m.shape, -1)
+    state.mul_(shrink[:, :, None]).index_add_(0, rows, (share * mask)[:, :, None] * values)
+
+
+def _gat_logits(rows: Tensor, cols: Tensor, dst_term: Tensor, src_term: Tensor, slope: float) -> Tensor:
+    return torch.nn.functional.leaky_relu(dst_term[rows] + src_term[cols], slope)
+
+
+def gat_absorb(
+    indptr: Tensor,
+    indices: Tensor,
+    dst_term: Tensor,  # [N, H]
+    src_term: Tensor,  # [M, H]
+    values: Tensor,  # [M, H*D]
+    slope: float,
+    m: Tensor,  # [N, H], -inf at the start
+    l: Tensor,  # [N, H], 0 at the start
+    o: Tensor,  # [N, H*D], 0 at the start
+    dropout: Dropout | None = None,
+) -> None:
+    rows, cols = rows_of(indptr), indices.long()
+    logits = _gat_logits(rows, cols, dst_term, src_term, slope)
+    heads = values.to(o.dtype).view(values.shape[0], m.shape[1], -1)
+    _absorb(rows, logits, _mask(indptr, indices, logits, dropout), heads[cols], m, l, o)
+
+
+def attend_finish(l: Tensor, o: Tensor) -> None:
+    state = o.view(*l.shape, -1)
+    state.copy_(torch.where(l[:, :, None] > 0, state / l[:, :, None], 0.0))
+
+
+def gat_backward(
+    indptr: Tensor,
+    indices: Tensor,
+    indptr_t: Tensor,
+    indices_t: Tensor,
+    order_t: Tensor,
+    dst_term: Tensor,
+    src_term: Tensor,
+    values: Tensor,
+    slope: float,
+    m: Tensor,
+    l: Tensor,
+    delta: Tensor,  # [N, H] = sum over D of grad * final o
+    grad: Tensor,  # [N, H*D]
+    d_dst: Tensor,  # [N, H], added into, as the next two
+    d_src: Tensor,  # [M, H]
+    d_values: Tensor,  # [M, H*D]
+    dropout: Dropout | None = None,
+) -> None:
+    rows, cols = rows_of(indptr), indices.long()
+    raw = dst_term[rows] + src_term[cols]
+    share = torch.exp(torch.nn.functional.leaky_relu(raw, slope) - m[rows]) / l[rows]
+    mask = _mask(indptr, indices, raw, dropout)
+    heads = values.to(d_dst.dtype).view(values.shape[0], m.shape[1], -1)[cols]
+    g = grad.to(d_dst.dtype).view(*m.shape, -1)[rows]
+    d_logit = share * (mask * (g * heads).sum(-1) - delta[rows])
+    d_raw = torch.where(raw > 0, d_logit, slope * d_logit)
+    d_dst.index_add_(0, rows, d_raw)
+    d_src.index_add_(0, cols, d_raw)
+    d_values.index_add_(0, cols, ((share * mask)[:, :, None] * g).flatten(1).to(d_values.dtype))
+
+
+def gatv2_absorb(
+    indptr: Tensor,
+    indices: Tensor,
+    query: Tensor,  # [N, H*D]
+    key: Tensor,  # [M, H*D], also the values
+    att: Tensor,  # [H, D]
+    slope: float,
+    m: Tensor,
+    l: Tensor,
+    o: Tensor,
+    dropout: Dropout | None = None,
+) -> None:
+    rows, cols = rows_of(indptr), indices.long()
+    sources = key.to(o.dtype).view(key.shape[0], *att.shape)[cols]
+    raw = query.to(o.dtype).view(query.shape[0], *att.shape)[rows] + sources
+    logits = (torch.nn.functional.leaky_relu(raw, slope) * att).sum(-1)
+    _absorb(rows, logits, _mask(indptr, indices, logits, dropout), sources, m, l, o)
+
+
+def gatv2_backward(
+    indptr: Tensor,
+    indices: Tensor,
+    indptr_t: Tensor,
+    indices_t: Tensor,
+    order_t: Tensor,
+    query: Tensor,
+    key: Tensor,
+    att: Tensor,
+    slope: float,
+    m: Tensor,
+    l: Tensor,
+    delta: Tensor,
+    grad: Tensor,
+    d_query: Tensor,  # [N, H*D], added into, as the next two
+    d_key: Tensor,  # [M, H*D]
+    d_att: Tensor,  # [H, D]
+    dropout: Dropout | None = None,
+) -> None:
+    rows, cols = rows_of(indptr), indices.long()
+    sources = key.to(d_att.dtype).view(key.shape[0], *att.shape)[cols]
+    raw = query.to(d_att.dtype).view(query.shape[0], *att.shape)[rows] + sources
+    active = torch.nn.functional.leaky_relu(raw, slope)
+    logits = (active * att).sum(-1)
+    share = torch.exp(logits - m[rows]) / l[rows]
+    mask = _mask(indptr, indices, logits, dropout)
+    g = grad.to(d_att.dtype).view(*m.shape, -1)[rows]
+    d_logit = share * (mask * (g * sources).sum(-1) - delta[rows])
+    d_att += (d_logit[:, :, None] * active).sum(0)
+    d_raw = d_logit[:, :, None] * att * torch.where(raw > 0, 1.0, slope).to(raw.dtype)
+    d_query.index_add_(0, rows, d_raw.flatten(1).to(d_query.dtype))
+    d_source = d_raw + (share * mask)[:, :, None] * g
+    d_key.index_add_(0, cols, d_source.flatten(1).to(d_key.dtype))
