@@ -1,7 +1,8 @@
 """Folders of memory-mappable arrays with a manifest that proves them whole.
 
 A folder holds `NAME.npy` files and a `manifest.json` with each array's shape, dtype and sha256 and any
-metadata of its kind. It is written under a temporary name, flushed, and renamed: it exists whole or not at all.
+metadata of its kind. It is written under a temporary name, flushed, and renamed: it exists whole or not at
+all.
 """
 
 import hashlib

@@ -1,6 +1,8 @@
 """What a graph is: in-edges as CSR, features, targets, splits."""
 
+import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,16 @@ class CSR:
 
     def degrees(self) -> Tensor:
         return self.indptr[1:] - self.indptr[:-1]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over the digests of the structure's arrays: equal edges and weights, equal fingerprint."""
+        whole = hashlib.sha256(f"weft csr {self.num_cols}".encode())
+        for array in (self.indptr, self.indices, self.weight):
+            if array is not None:
+                raw = array.contiguous().view(torch.uint8).numpy()
+                whole.update(f" {array.dtype} ".encode() + hashlib.sha256(memoryview(raw)).digest())
+        return whole.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -56,6 +68,10 @@ class Graph:
     @property
     def num_edges(self) -> int:
         return self.adjacency.num_edges
+
+    @property
+    def fingerprint(self) -> str:
+        return self.adjacency.fingerprint
 
     @property
     def num_features(self) -> int:

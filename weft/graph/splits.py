@@ -1,0 +1,74 @@
+"""Splits for graphs that come without one."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.errors import UserError
+from weft.graph.files import Array
+from weft.graph.graph import Graph
+
+
+def random_split(graph: Graph, train: float, val: float, seed: int = 0) -> Graph:
+    """The same graph with a seeded random split of its labelled vertices; what is neither is test."""
+    if not (train > 0 and val >= 0 and train + val <= 1):
+        raise UserError(
+            f"a split of {train:g} train and {val:g} val is impossible: give fractions that sum to at most 1"
+        )
+    known = _labelled(graph)
+    order = np.random.default_rng(seed).permutation(known)
+    num_train, num_val = round(train * known.size), round(val * known.size)
+    return _with_split(
+        graph, order[:num_train], order[num_train : num_train + num_val], order[num_train + num_val :]
+    )
+
+
+def per_class_split(
+    graph: Graph, per_class: int = 20, val: int = 500, test: int = 1000, seed: int = 0
+) -> Graph:
+    """Planetoid's kind of split: so many training vertices of each class, then val and test from the rest."""
+    if graph.y is None or graph.multi_label:
+        raise UserError(f"graph '{graph.name}' has no single label per vertex: use a random split")
+    y = graph.y.numpy()
+    order = np.random.default_rng(seed).permutation(_labelled(graph))
+    chosen = np.concatenate([order[y[order] == label][:per_class] for label in range(graph.num_classes)])
+    rest = order[~np.isin(order, chosen)]
+    return _with_split(graph, chosen, rest[:val], rest[val : val + test])
+
+
+def parse_split(graph: Graph, spec: str) -> Graph:
+    """`random:0.6,0.2`, `random:0.6,0.2@SEED`, or `planetoid` / `planetoid@SEED`."""
+    kind, _, seed_text = spec.partition("@")
+    name, _, fractions = kind.partition(":")
+    try:
+        seed = int(seed_text or 0)
+        if name == "planetoid" and not fractions:
+            return per_class_split(graph, seed=seed)
+        if name == "random":
+            train, val = (float(part) for part in (fractions or "0.6,0.2").split(","))
+            return random_split(graph, train, val, seed)
+    except UserError:
+        raise
+    except ValueError:
+        pass
+    raise UserError(
+        f"split '{spec}' is not understood: write random:0.6,0.2@SEED or planetoid@SEED, or a file"
+    )
+
+
+def _labelled(graph: Graph) -> Array:
+    if graph.y is None:
+        return np.arange(graph.num_nodes)
+    known = graph.y >= 0 if graph.y.dim() == 1 else (graph.y >= 0).all(1)
+    return np.flatnonzero(known.numpy())
+
+
+def _with_split(graph: Graph, train: Array, val: Array, test: Array) -> Graph:
+    def mask(rows: Array) -> Tensor:
+        chosen = torch.zeros(graph.num_nodes, dtype=torch.bool)
+        chosen[torch.from_numpy(rows)] = True
+        return chosen
+
+    return replace(graph, train_mask=mask(train), val_mask=mask(val), test_mask=mask(test))
