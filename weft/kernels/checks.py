@@ -1,4 +1,4 @@
-"""What every kernel checks at its border, so that native code may trust its pointers: mistakes are ValueErrors.
+"""What every kernel checks at its border, so that native code may trust its pointers. Mistakes: ValueError.
 
 Index bounds cost a pass over the edges, so a tensor that passed is remembered (on the tensor, with its
 version counter: changing it in place makes it be checked again).

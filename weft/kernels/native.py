@@ -4,6 +4,7 @@ Plain integers cross the border (3 us a call; tensors through DLPack cost 11), s
 """
 
 import functools
+import importlib
 import warnings
 from types import ModuleType
 from typing import Any
@@ -15,7 +16,7 @@ INTERFACE = 1  # raised, here and in src/module.cpp, when a native signature cha
 
 _module: ModuleType | None
 try:
-    from weft.kernels import _native as _module
+    _module = importlib.import_module("weft.kernels._native")
 except ImportError:
     _module = None
 if getattr(_module, "interface", None) != INTERFACE:  # built from other sources than these

@@ -188,7 +188,7 @@ def gather(x: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def scatter_add(out: Tensor, index: Tensor, rows: Tensor) -> Tensor:
-    """out[index[k]] += rows[k], in the order of k for any number of threads; bf16 rows may go into float32."""
+    """out[index[k]] += rows[k], in the order of k for any number of threads; bf16 may go into float32."""
     check_rows("out", out)
     check_rows("rows", rows)
     check_index("index", index, out.shape[0])
