@@ -1,0 +1,360 @@
+"""What workers say to each other: point-to-point rows, a few collectives, exact byte counts, a deadline on every wait.
+
+Bytes are counted where they are handed over, by class, as payload:
+
+- `post` counts every byte of every outgoing message (nothing is sent to oneself, and empty messages are not sent);
+- `all_reduce` counts the tensor's bytes once per worker, `all_gather` the bytes this worker contributes, `broadcast`
+  the tensor's bytes at its source: what a collective carries, not what its algorithm repeats;
+- `barrier` counts nothing. With one worker nothing is ever counted.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from weft.comm.failure import Reports
+from weft.comm.process import report_step
+from weft.errors import UserError, WorkerLost, unknown
+
+KINDS = ("ids", "topology", "features", "hidden_forward", "hidden_backward", "gradients", "control")
+Op = Literal["sum", "max", "min"]
+T = TypeVar("T")
+
+DEFAULT_DEADLINE_SECONDS = 300.0
+# A gloo message is one iovec to the socket and is counted in signed 32-bit numbers in places, and the kernel moves
+# at most 2^31 - 4096 bytes a call: longer messages travel as several.
+MAX_MESSAGE_BYTES = 1 << 30
+
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+
+class Pending:
+    """Messages in flight. Their tensors belong to the network until `wait` returns."""
+
+    def __init__(self, comm: "Communicator", what: str) -> None:
+        self._comm = comm
+        self._what = what
+        self._receives: dict[int, list[Any]] = {}
+        self._sends: dict[int, list[Any]] = {}
+        self._landing: dict[int, tuple[Tensor, Tensor]] = {}  # peer -> (host staging, destination on the device)
+        self._keep: list[Tensor] = []
+
+    def wait_for(self, peer: int) -> None:
+        """Until the message from one peer is here; later calls for the same peer return at once."""
+        for work in self._receives.pop(peer, ()):
+            self._comm._wait(work, f"receiving {self._what}", peer)
+        if peer in self._landing:
+            host, destination = self._landing.pop(peer)
+            destination.copy_(host)
+
+    def wait(self) -> None:
+        """Until every message has arrived and every outgoing tensor may be written to again."""
+        for peer in list(self._receives):
+            self.wait_for(peer)
+        for peer, works in self._sends.items():
+            for work in works:
+                self._comm._wait(work, f"sending {self._what}", peer)
+        self._sends.clear()
+        self._keep.clear()
+
+
+class Communicator:
+    """One worker's end of the run's connections. Every worker makes the same calls in the same order."""
+
+    def __init__(
+        self,
+        worker: int,
+        num_workers: int,
+        device: torch.device,
+        deadline_seconds: float,
+        backend: str | None = None,
+        reports: Reports | None = None,
+    ) -> None:
+        assert 0 <= worker < num_workers
+        self.worker = worker
+        self.num_workers = num_workers
+        self.device = device
+        self.deadline_seconds = deadline_seconds
+        self.backend = backend  # None: one worker, torch.distributed is not involved
+        self.sent: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self._step = "start"
+        self._reports = reports
+        # Messages between two workers are numbered per direction, and the number is their tag: several exchanges in
+        # flight cannot mix, and workers that have nothing to say to each other need not keep in step.
+        self._sent_count = [0] * num_workers
+        self._received_count = [0] * num_workers
+        self._spare: dict[int, list[Tensor]] = {}
+        self.flat_gradients: dict[tuple[int, ...], Tensor] = {}  # kept by all_reduce_gradients
+
+    @classmethod
+    def alone(cls, device: str | torch.device = "cpu") -> "Communicator":
+        """The communicator of a run with one worker: no network, no torch.distributed."""
+        return cls(0, 1, torch.device(device), DEFAULT_DEADLINE_SECONDS)
+
+    # -- where the run is ---------------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> str:
+        """Where the loop is ("epoch 12"): named in errors, and by the launcher when this worker dies."""
+        return self._step
+
+    @step.setter
+    def step(self, step: str) -> None:
+        self._step = step
+        report_step(step)
+
+    # -- messages -----------------------------------------------------------------------------------------------
+
+    def post(
+        self, outgoing: Sequence[Tensor | None], incoming: Sequence[Tensor | None], kind: str, what: str
+    ) -> Pending:
+        """Starts one message to and from every peer; entry q belongs to peer q, None (or an empty tensor): nothing.
+
+        Both sides must agree on the byte counts. Tensors are contiguous, of any dtype.
+        """
+        assert len(outgoing) == len(incoming) == self.num_workers, "one entry per worker"
+        assert outgoing[self.worker] is None and incoming[self.worker] is None, "own rows do not travel"
+        pending = Pending(self, what)
+        receives: list[tuple[int, Tensor]] = []
+        sends: list[tuple[int, Tensor]] = []
+        for peer, tensor in enumerate(incoming):
+            if tensor is not None and tensor.numel():
+                landing = self._to_host(tensor, copy=False)
+                if landing is not tensor:
+                    pending._landing[peer] = (landing, tensor)
+                receives.append((peer, _as_bytes(landing)))
+        for peer, tensor in enumerate(outgoing):
+            if tensor is not None and tensor.numel():
+                leaving = self._to_host(tensor, copy=True)
+                self._count(kind, leaving)
+                sends.append((peer, _as_bytes(leaving)))
+        # The tensors must outlive the transfer even where the caller drops them.
+        pending._keep = [tensor for _, tensor in receives + sends]
+        self._start(pending, receives, sends)
+        return pending
+
+    def _start(self, pending: Pending, receives: list[tuple[int, Tensor]], sends: list[tuple[int, Tensor]]) -> None:
+        # Receives first: a send that finds its receive waiting goes straight into place, and both directions flow.
+        ops: list[tuple[bool, int, Tensor, int]] = []
+        for peer, data in receives:
+            for chunk in data.split(MAX_MESSAGE_BYTES):
+                ops.append((True, peer, chunk, self._received_count[peer]))
+                self._received_count[peer] += 1
+        for peer, data in sends:
+            for chunk in data.split(MAX_MESSAGE_BYTES):
+                ops.append((False, peer, chunk, self._sent_count[peer]))
+                self._sent_count[peer] += 1
+        if self.backend == "nccl" and ops:
+            # NCCL knows no tags and needs the sends and receives of one round in one group.
+            batch = [dist.P2POp(dist.irecv if inward else dist.isend, t, peer) for inward, peer, t, _ in ops]
+            first = ops[0][1]
+            works = self._guard(lambda: dist.batch_isend_irecv(batch), f"starting {pending._what}", first)
+            target = pending._receives if ops[0][0] else pending._sends
+            target[first] = works
+            for inward, peer, _, _ in ops:  # every receive completes with the group
+                if inward:
+                    pending._receives.setdefault(peer, works)
+            return
+        for inward, peer, chunk, number in ops:
+            begin = dist.irecv if inward else dist.isend
+            verb = "receiving" if inward else "sending"
+            # Tags are 31 bits in gloo's user range; 2^24 messages between two workers are never in flight at once.
+            tag = number % (1 << 24)
+            work = self._guard(
+                lambda begin=begin, chunk=chunk, peer=peer, tag=tag: begin(chunk, peer, tag=tag),
+                f"{verb} {pending._what}",
+                peer,
+            )
+            (pending._receives if inward else pending._sends).setdefault(peer, []).append(work)
+
+    # -- collectives --------------------------------------------------------------------------------------------
+
+    def all_reduce(self, tensor: Tensor, kind: str, what: str, op: Op = "sum") -> Tensor:
+        """In place; every worker ends with the same bits. Float32, float64, bf16, or integers."""
+        if self.num_workers == 1 or not tensor.numel():
+            return tensor
+        assert tensor.is_contiguous() and tensor.dtype is not torch.bool
+        self._count(kind, tensor)
+        staged = self._to_host(tensor, copy=True)
+        work = self._guard(lambda: dist.all_reduce(staged, _OPS[op], async_op=True), f"all-reduce of {what}")
+        self._wait(work, f"all-reduce of {what}")
+        if staged is not tensor:
+            tensor.copy_(staged)
+        return tensor
+
+    def all_gather(self, tensor: Tensor, kind: str, what: str) -> Tensor:
+        """Every worker's tensor, stacked: [num_workers, *shape]. Shapes are equal on all workers."""
+        if self.num_workers == 1:
+            return tensor.unsqueeze(0).clone()
+        staged = self._to_host(tensor.contiguous(), copy=True)
+        gathered = torch.empty((self.num_workers, *tensor.shape), dtype=tensor.dtype, device=staged.device)
+        if tensor.numel():
+            self._count(kind, tensor)
+            whole, part = _as_bytes(gathered), _as_bytes(staged)
+            work = self._guard(lambda: dist.all_gather_into_tensor(whole, part, async_op=True), f"all-gather of {what}")
+            self._wait(work, f"all-gather of {what}")
+        return gathered.to(tensor.device)
+
+    def broadcast(self, tensor: Tensor, source: int, kind: str, what: str) -> Tensor:
+        """In place: every worker ends with the source's values."""
+        if self.num_workers == 1 or not tensor.numel():
+            return tensor
+        assert tensor.is_contiguous()
+        if self.worker == source:
+            self._count(kind, tensor)
+        staged = self._to_host(tensor, copy=True)
+        data = _as_bytes(staged)
+        name = f"broadcast of {what} from worker {source}"
+        work = self._guard(lambda: dist.broadcast(data, source, async_op=True), name)
+        self._wait(work, name)
+        if staged is not tensor:
+            tensor.copy_(staged)
+        return tensor
+
+    def barrier(self, what: str) -> None:
+        """Returns when every worker has come here."""
+        if self.num_workers == 1:
+            return
+        # An all-reduce of one number: dist.barrier has no deadline of its own on every backend.
+        token = torch.zeros(1, device=self.device if self.backend == "nccl" else "cpu")
+        work = self._guard(lambda: dist.all_reduce(token, async_op=True), f"barrier {what}")
+        self._wait(work, f"barrier {what}")
+
+    def close(self) -> None:
+        """Leaves the run. Call it when all is well; after a failure just end the process."""
+        if self.backend is not None and dist.is_initialized():
+            with suppress(RuntimeError):
+                dist.destroy_process_group()
+
+    # -- workspaces ---------------------------------------------------------------------------------------------
+
+    def borrow(self, num_bytes: int) -> Tensor:
+        """A uint8 buffer on `device`, reused between exchanges: fresh pages cost more than the copy into them."""
+        spare = self._spare.get(num_bytes)
+        return spare.pop() if spare else torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+
+    def give_back(self, buffer: Tensor) -> None:
+        self._spare.setdefault(buffer.numel(), []).append(buffer)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _count(self, kind: str, tensor: Tensor) -> None:
+        assert kind in self.sent, f"unknown byte class {kind}"
+        self.sent[kind] += tensor.numel() * tensor.element_size()
+
+    def _to_host(self, tensor: Tensor, copy: bool) -> Tensor:
+        """The tensor that the backend can read or write: gloo and MPI see host memory only."""
+        if tensor.device.type == "cpu" or self.backend == "nccl":
+            return tensor
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        if copy:
+            host.copy_(tensor)
+        return host
+
+    def _wait(self, work: Any, operation: str, peer: int | None = None) -> None:
+        self._guard(lambda: work.wait(timedelta(seconds=self.deadline_seconds)), operation, peer)
+
+    def _guard(self, action: Callable[[], T], operation: str, peer: int | None = None) -> T:
+        try:
+            return action()
+        except RuntimeError as error:
+            raise self._lost(operation, peer, error) from error
+
+    def _lost(self, operation: str, peer: int | None, error: RuntimeError) -> WorkerLost:
+        reason = _first_sentence(str(error))
+        lost = [] if self._reports is None else self._reports.missing(f"{operation} during {self._step}")
+        if not lost and peer is not None:
+            lost = [peer]
+        names = "another worker" if not lost else " and ".join(f"worker {q}" for q in lost)
+        return WorkerLost(
+            f"worker {self.worker} lost {names} during {self._step}: {operation} did not succeed within the "
+            f"deadline of {self.deadline_seconds:g} s ({reason})"
+        )
+
+
+def open_communicator(
+    deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
+    backend: str = "auto",
+    device: str | torch.device = "cpu",
+) -> Communicator:
+    """Joins the run that the environment describes (weft's launcher or torchrun); alone where there is none.
+
+    The deadline bounds every wait of the run, including this one. `backend` is auto, gloo, nccl or mpi; auto takes
+    nccl where every worker of this host has a GPU of its own, gloo otherwise.
+    """
+    num_workers = int(os.environ.get("WORLD_SIZE", "1"))
+    device = torch.device(device)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise UserError("device 'cuda' was asked for, but this machine has no usable GPU: use device 'cpu'")
+        if device.index is None:
+            local = int(os.environ.get("LOCAL_RANK", "0"))
+            device = torch.device("cuda", local % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    if num_workers == 1 and backend in ("auto", "gloo", "nccl"):
+        return Communicator.alone(device)
+    backend = _choose_backend(backend, device)
+    deadline = timedelta(seconds=deadline_seconds)
+    where = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
+    try:
+        if backend == "mpi":  # MPI knows the ranks itself and has no store
+            dist.init_process_group("mpi")
+            return Communicator(dist.get_rank(), dist.get_world_size(), device, deadline_seconds, "mpi")
+        store, worker, num_workers = next(dist.rendezvous("env://", timeout=deadline))
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore("weft", store),
+            rank=worker,
+            world_size=num_workers,
+            timeout=deadline,
+            device_id=device if backend == "nccl" else None,
+        )
+    except ValueError as error:
+        raise UserError(
+            f"the environment does not describe a run ({_first_sentence(str(error))}): start workers with "
+            "'weft train --workers N' or with torchrun"
+        ) from error
+    except RuntimeError as error:
+        worker = int(os.environ.get("RANK", "-1"))
+        raise WorkerLost(
+            f"worker {worker} could not join the run at {where} during start: not all {num_workers} workers met "
+            f"within the deadline of {deadline_seconds:g} s ({_first_sentence(str(error))})"
+        ) from error
+    reports = Reports(store, worker, num_workers)
+    return Communicator(worker, num_workers, device, deadline_seconds, backend, reports)
+
+
+def _choose_backend(backend: str, device: torch.device) -> str:
+    available = {
+        "gloo": dist.is_gloo_available(),
+        "nccl": dist.is_nccl_available(),
+        "mpi": dist.is_mpi_available(),
+    }
+    if backend == "auto":
+        local_workers = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
+        own_gpu = device.type == "cuda" and local_workers <= torch.cuda.device_count()
+        return "nccl" if own_gpu and available["nccl"] else "gloo"
+    if backend not in available:
+        raise unknown("communication backend", backend, ["auto", *available])
+    if not available[backend]:
+        raise UserError(f"this build of torch has no '{backend}' backend: use 'auto' or install one that has")
+    if backend == "nccl" and device.type != "cuda":
+        raise UserError("backend 'nccl' moves GPU tensors only: use device 'cuda', or backend 'gloo'")
+    return backend
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    """The same memory as a flat uint8 tensor, so that any dtype travels on any backend."""
+    assert tensor.is_contiguous(), "a message is contiguous"
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+def _first_sentence(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[0].strip() if lines else "no reason given"

@@ -1,0 +1,154 @@
+"""The one exchange: rows along a route, differentiable, its gradient being the exchange along the way back."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.comm.codec import Codec, raw
+from weft.comm.communicator import Communicator, Pending
+from weft.comm.route import Route, Rows, num_rows
+from weft.kernels import gather, scatter_add
+
+
+class InFlight:
+    """An exchange that has been started; `finish` gives its rows."""
+
+    def __init__(self, comm: Communicator, route: Route, codec: Codec, out: Tensor, overwrite: bool) -> None:
+        self._comm = comm
+        self._route = route
+        self._codec = codec
+        self._out = out
+        self._overwrite = overwrite  # arrivals replace rows of `out` rather than add to them
+        self._messages: dict[int, Tensor] = {}  # peer -> uint8 message still to be decoded
+        self._borrowed: list[Tensor] = []
+        self._own: tuple[Tensor, Rows] | None = None
+        self._pending: Pending | None = None
+
+    def finish(self) -> Tensor:
+        """Waits for the peers in their order, so that sums are the same in every run; [num_out, D]."""
+        assert self._pending is not None, "an exchange finishes once"
+        for peer in range(self._comm.num_workers):
+            self._pending.wait_for(peer)
+            if peer == self._comm.worker and self._own is not None:
+                self._place(*self._own)
+            elif peer in self._messages:
+                self._arrive(self._messages.pop(peer), self._route.recv_rows[peer])
+        self._pending.wait()
+        for buffer in self._borrowed:
+            self._comm.give_back(buffer)
+        self._pending, self._own = None, None
+        self._borrowed.clear()
+        return self._out
+
+    def _arrive(self, message: Tensor, rows: Rows) -> None:
+        if self._overwrite and isinstance(rows, slice):
+            self._codec.decode(message, self._out[rows])
+            return
+        width, dtype = self._out.shape[1], self._out.dtype
+        if self._codec.verbatim:
+            self._place(message.view(dtype).view(num_rows(rows), width), rows)
+            return
+        buffer = self._comm.borrow(num_rows(rows) * width * dtype.itemsize)
+        decoded = buffer.view(dtype).view(num_rows(rows), width)
+        self._codec.decode(message, decoded)
+        self._place(decoded, rows)
+        self._comm.give_back(buffer)
+
+    def _place(self, values: Tensor, rows: Rows) -> None:
+        if not isinstance(rows, slice):
+            scatter_add(self._out, rows, values)
+        elif self._overwrite:
+            self._out[rows].copy_(values)
+        else:
+            self._out[rows].add_(values)
+
+
+def start_exchange(
+    comm: Communicator,
+    route: Route,
+    x: Tensor,
+    codec: Codec,
+    kind: str,
+    what: str,
+    out: Tensor | None = None,
+) -> InFlight:
+    """Sends rows of x [num_in, D] along the route and returns at once; no gradient.
+
+    Without `out` the result is a new [num_out, D]; with it the rows are added into it. x may be written to again,
+    and `out` read, after `finish`.
+    """
+    x = x.detach()
+    assert x.dim() == 2 and x.shape[0] == route.num_in, f"x is {tuple(x.shape)}, the route takes {route.num_in} rows"
+    width, dtype = x.shape[1], x.dtype
+    # Fresh rows that no two peers share are written, not added: with raw they arrive in the result itself.
+    overwrite = out is None and not route.overlaps
+    if out is None:
+        new = torch.empty if route.tiles else torch.zeros
+        out = new((route.num_out, width), dtype=dtype, device=x.device)
+    assert out.shape == (route.num_out, width) and out.dtype == dtype
+    flight = InFlight(comm, route, codec, out, overwrite)
+
+    outgoing: list[Tensor | None] = [None] * comm.num_workers
+    incoming: list[Tensor | None] = [None] * comm.num_workers
+    for peer in range(comm.num_workers):
+        if peer == comm.worker:
+            if num_rows(route.send_rows[peer]):
+                flight._own = (_take(comm, x, route.send_rows[peer], flight), route.recv_rows[peer])
+            continue
+        rows = route.recv_rows[peer]
+        if num_rows(rows) and width:
+            if codec.verbatim and overwrite and isinstance(rows, slice):
+                incoming[peer] = out[rows]  # a slice of whole rows of a contiguous tensor is contiguous
+            else:
+                message = comm.borrow(codec.payload_bytes(num_rows(rows), width, dtype))
+                flight._borrowed.append(message)
+                flight._messages[peer] = incoming[peer] = message
+        if num_rows(route.send_rows[peer]) and width:
+            payload = codec.encode(_take(comm, x, route.send_rows[peer], flight))
+            count = codec.payload_bytes(num_rows(route.send_rows[peer]), width, dtype)
+            assert payload.numel() * payload.element_size() == count
+            outgoing[peer] = payload
+    flight._pending = comm.post(outgoing, incoming, kind, what)
+    return flight
+
+
+def _take(comm: Communicator, x: Tensor, rows: Rows, flight: InFlight) -> Tensor:
+    if isinstance(rows, slice):
+        return x[rows]
+    buffer = comm.borrow(rows.numel() * x.shape[1] * x.dtype.itemsize)
+    flight._borrowed.append(buffer)
+    taken = buffer.view(x.dtype).view(rows.numel(), x.shape[1])
+    return gather(x, rows, out=taken)
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, route: Route, comm: Communicator, codec: Codec, kinds: tuple[str, str], what: str
+    ) -> Tensor:
+        ctx.way_back = (comm, route.transpose(), codec, kinds[1], f"gradient of {what}")
+        return start_exchange(comm, route, x, codec, kinds[0], what).finish()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+        comm, route, codec, kind, what = ctx.way_back
+        grad = start_exchange(comm, route, grads[0].contiguous(), codec, kind, what).finish()
+        return grad, None, None, None, None, None
+
+
+def exchange(
+    x: Tensor,
+    route: Route,
+    comm: Communicator,
+    codec: Codec = raw,
+    what: str = "rows",
+    kinds: tuple[str, str] = ("hidden_forward", "hidden_backward"),
+) -> Tensor:
+    """Rows of x [num_in, D] along the route: y [num_out, D], differentiable.
+
+    Every worker calls it, with rows or without, and every worker's result takes part in its loss (or in none):
+    the backward pass is an exchange too. `kinds` are the byte classes of the two directions.
+    """
+    y: Tensor = _Exchange.apply(x, route, comm, codec, kinds, what)
+    return y
