@@ -1,6 +1,7 @@
 """Drawn graphs, and a slow, obvious way to read edges back out of shards."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -85,7 +86,7 @@ def check_shards(graph: Graph, shards: list[Shard]) -> None:
         remote = csr_edges(shard.remote, shard.global_ids, shard.halo_ids)
         seen.update(local + remote)
         for edges in (local, remote):  # in-row order ascends by global source id
-            for (source, row, _), (next_source, next_row, _) in zip(edges, edges[1:], strict=False):
+            for (source, row, _), (next_source, next_row, _) in pairwise(edges):
                 assert row != next_row or source <= next_source
         check_halo(shard, shards)
         check_blocks(shard, remote)

@@ -1,7 +1,7 @@
 """What one worker holds: its own vertices, their in-edges, and which foreign vertices those come from.
 
-Columns of `local` are local ids. Columns of `remote` are halo slots: foreign sources, grouped by owning worker
-and, within one, in the order of that worker's rows (so that it reads the rows to send in storage order).
+Columns of `local` are local ids. Columns of `remote` are halo slots: foreign sources, grouped by owning
+worker and, within one, in the order of that worker's rows (so that it reads what it sends in storage order).
 """
 
 from dataclasses import dataclass, replace
@@ -62,11 +62,10 @@ class Shard:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where every vertex lives: its part and its row there."""
+    """Where every vertex lives: all vertices in one order, part after part."""
 
-    owner: Tensor  # int32 [N]
-    row: Tensor  # int64 [N]
-    order: Tensor  # int64 [N] global ids, part after part
+    order: Tensor  # int64 [N] global ids
+    position: Tensor  # int64 [N], the inverse: a vertex's local id is its position less its part's start
     starts: tuple[int, ...]  # P + 1 offsets into order
 
     @property
@@ -94,10 +93,7 @@ def place(graph: Graph, owner: Tensor, num_parts: int, reorder: bool | None = No
     order = locality_order(graph.adjacency, reorder)
     order = order[torch.argsort(owner[order], stable=True)]
     counts = torch.bincount(owner, minlength=num_parts)
-    ends = torch.cumsum(counts, 0)
-    row = torch.empty_like(order)
-    row[order] = torch.arange(order.numel()) - (ends - counts)[owner[order].long()]
-    return Placement(owner, row, order, (0, *ends.tolist()))
+    return Placement(order, invert(order), (0, *torch.cumsum(counts, 0).tolist()))
 
 
 def check_owner(owner: Tensor, num_nodes: int, num_parts: int) -> Tensor:
@@ -113,21 +109,23 @@ def check_owner(owner: Tensor, num_nodes: int, num_parts: int) -> Tensor:
 
 def cut_rows(adjacency: CSR, place: Placement, part: int) -> Edges:
     """The in-edges of one part's vertices."""
-    members = place.members(part)
-    block = take_rows(adjacency, members)
-    source = block.indices.long()  # global ids
-    foreign = place.owner[source] != part
+    first, end = place.starts[part], place.starts[part + 1]
+    block = take_rows(adjacency, place.members(part))
+    source = place.position[block.indices.long()]
+    block = replace(block, indices=source)
+    foreign = (source < first) | (source >= end)
     inside = filter_csr(block, ~foreign)
     outside = filter_csr(block, foreign)
-    local = replace(inside, indices=place.row[inside.indices.long()].int(), num_cols=members.numel())
-    halo, slot = torch.unique(outside.indices, return_inverse=True)
-    halo_ids = halo.long()
-    owners = place.owner[halo_ids].long()
-    rows = place.row[halo_ids]
-    order = sort_pairs(owners, rows)
-    slot = invert(order)[slot]
-    remote = replace(outside, indices=slot.int(), num_cols=halo_ids.numel())
-    return Edges(local, remote, halo_ids[order], owners[order], rows[order])
+    local = replace(inside, indices=(inside.indices - first).int(), num_cols=end - first)
+    # Positions ascend by (owner, local id there), so the marked ones are the halo slots in their order.
+    marked = torch.zeros(place.order.numel(), dtype=torch.bool)
+    marked[outside.indices] = True
+    halo = marked.nonzero().squeeze(1)
+    slot = torch.cumsum(marked, 0, dtype=torch.int32) - 1
+    remote = replace(outside, indices=slot[outside.indices], num_cols=halo.numel())
+    starts = torch.tensor(place.starts)
+    owners = torch.searchsorted(starts, halo, right=True) - 1
+    return Edges(local, remote, place.order[halo], owners, halo - starts[owners])
 
 
 def whole_shard(graph: Graph, reorder: bool | None = None) -> Shard:
@@ -159,9 +157,7 @@ def make_shards(graph: Graph, owner: Tensor, num_workers: int, reorder: bool | N
     return shards
 
 
-def _shard(
-    graph: Graph, worker: int, num_workers: int, members: Tensor, rows: Tensor | None, edges: Edges
-) -> Shard:
+def _shard(graph: Graph, worker: int, num_workers: int, members: Tensor, rows: Tensor | None, edges: Edges) -> Shard:
     return Shard(
         worker=worker,
         num_workers=num_workers,
@@ -180,16 +176,8 @@ def _shard(
         num_global_edges=graph.num_edges,
         num_classes=graph.num_classes,
         graph_name=graph.name,
-        fingerprint=fingerprint_of(graph),
+        fingerprint=graph.fingerprint,
     )
-
-
-def fingerprint_of(graph: Graph) -> str:
-    try:
-        from weft.graph.store import fingerprint
-    except ImportError:
-        return ""
-    return fingerprint(graph)
 
 
 def select(rows: Tensor | None, index: Tensor | None, dim: int = 0) -> Tensor | None:
