@@ -9,16 +9,21 @@ Bytes are counted where they are handed over, by class, as payload:
 """
 
 import os
+import re
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
-from weft.comm.failure import Reports
+from weft.comm.failure import Reports, patience_seconds
 from weft.comm.process import report_step
 from weft.errors import UserError, WorkerLost, unknown
 
@@ -83,6 +88,7 @@ class Communicator:
         self.deadline_seconds = deadline_seconds
         self.backend = backend  # None: one worker, torch.distributed is not involved
         self.sent: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self.waited_seconds = 0.0  # blocked on peers, in all waits together
         self._step = "start"
         self._reports = reports
         # Messages between two workers are numbered per direction, and the number is their tag: several exchanges in
@@ -143,11 +149,11 @@ class Communicator:
         # Receives first: a send that finds its receive waiting goes straight into place, and both directions flow.
         ops: list[tuple[bool, int, Tensor, int]] = []
         for peer, data in receives:
-            for chunk in data.split(MAX_MESSAGE_BYTES):
+            for chunk in torch.split(data, MAX_MESSAGE_BYTES):
                 ops.append((True, peer, chunk, self._received_count[peer]))
                 self._received_count[peer] += 1
         for peer, data in sends:
-            for chunk in data.split(MAX_MESSAGE_BYTES):
+            for chunk in torch.split(data, MAX_MESSAGE_BYTES):
                 ops.append((False, peer, chunk, self._sent_count[peer]))
                 self._sent_count[peer] += 1
         if self.backend == "nccl" and ops:
@@ -162,15 +168,11 @@ class Communicator:
                     pending._receives.setdefault(peer, works)
             return
         for inward, peer, chunk, number in ops:
-            begin = dist.irecv if inward else dist.isend
+            begin: Callable[..., Any] = dist.irecv if inward else dist.isend
             verb = "receiving" if inward else "sending"
-            # Tags are 31 bits in gloo's user range; 2^24 messages between two workers are never in flight at once.
-            tag = number % (1 << 24)
-            work = self._guard(
-                lambda begin=begin, chunk=chunk, peer=peer, tag=tag: begin(chunk, peer, tag=tag),
-                f"{verb} {pending._what}",
-                peer,
-            )
+            # Gloo keeps high tags for its collectives; 2^24 messages between two workers are never in flight at once.
+            start = partial(begin, chunk, peer, tag=number % (1 << 24))
+            work = self._guard(start, f"{verb} {pending._what}", peer)
             (pending._receives if inward else pending._sends).setdefault(peer, []).append(work)
 
     # -- collectives --------------------------------------------------------------------------------------------
@@ -258,7 +260,11 @@ class Communicator:
         return host
 
     def _wait(self, work: Any, operation: str, peer: int | None = None) -> None:
-        self._guard(lambda: work.wait(timedelta(seconds=self.deadline_seconds)), operation, peer)
+        started = time.perf_counter()
+        # The survivors' asking around who is missing is part of the deadline.
+        limit = self.deadline_seconds - patience_seconds(self.deadline_seconds)
+        self._guard(lambda: work.wait(timedelta(seconds=limit)), operation, peer)
+        self.waited_seconds += time.perf_counter() - started
 
     def _guard(self, action: Callable[[], T], operation: str, peer: int | None = None) -> T:
         try:
@@ -268,7 +274,7 @@ class Communicator:
 
     def _lost(self, operation: str, peer: int | None, error: RuntimeError) -> WorkerLost:
         reason = _first_sentence(str(error))
-        lost = [] if self._reports is None else self._reports.missing(f"{operation} during {self._step}")
+        lost = [] if self._reports is None else self._reports.missing(operation, self.deadline_seconds)
         if not lost and peer is not None:
             lost = [peer]
         names = "another worker" if not lost else " and ".join(f"worker {q}" for q in lost)
@@ -306,10 +312,10 @@ def open_communicator(
         if backend == "mpi":  # MPI knows the ranks itself and has no store
             dist.init_process_group("mpi")
             return Communicator(dist.get_rank(), dist.get_world_size(), device, deadline_seconds, "mpi")
-        store, worker, num_workers = next(dist.rendezvous("env://", timeout=deadline))
+        store, worker, num_workers = next(rendezvous("env://", timeout=deadline))
         dist.init_process_group(
             backend,
-            store=dist.PrefixStore("weft", store),
+            store=PrefixStore("weft", store),
             rank=worker,
             world_size=num_workers,
             timeout=deadline,
@@ -357,4 +363,4 @@ def _as_bytes(tensor: Tensor) -> Tensor:
 
 def _first_sentence(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[0].strip() if lines else "no reason given"
+    return re.sub(r"^\[\S*\]\s*", "", lines[0].strip()).rstrip(".!") if lines else "no reason given"

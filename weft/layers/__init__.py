@@ -1,0 +1,33 @@
+"""Layers, and the stack that makes a model of them."""
+
+from weft.layers.gat import GAT, GATv2
+from weft.layers.gcn import GCN
+from weft.layers.gin import GIN
+from weft.layers.layer import Layer
+from weft.layers.norm import BatchNorm, LayerNorm
+from weft.layers.sage import SAGE
+from weft.layers.stack import (
+    ModelConfig,
+    Stack,
+    add_embedding,
+    build_model,
+    check_model,
+    replicated_parameters,
+)
+
+__all__ = [
+    "GAT",
+    "GCN",
+    "GIN",
+    "SAGE",
+    "BatchNorm",
+    "GATv2",
+    "Layer",
+    "LayerNorm",
+    "ModelConfig",
+    "Stack",
+    "add_embedding",
+    "build_model",
+    "check_model",
+    "replicated_parameters",
+]

@@ -1,0 +1,54 @@
+"""Randomness as a function: every draw is a hash of where and when it happens, never of a generator's state.
+
+Nothing needs to be checkpointed, and nothing depends on the number of workers or on which of them owns a vertex.
+"""
+
+import torch
+from torch import Tensor
+
+from weft.kernels import reference
+
+_MASK = (1 << 64) - 1
+
+
+def splitmix64(value: int) -> int:
+    """A 64-bit mixer; the native kernels use the same one."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def hash_key(*parts: int) -> int:
+    """A signed 64-bit key from any integers, order included."""
+    value = 0
+    for part in parts:
+        value = splitmix64(value ^ (part & _MASK))
+    return value - (1 << 64) if value >> 63 else value
+
+
+def hash_uniform(global_ids: Tensor, width: int, key: int) -> Tensor:
+    """Uniform numbers in [0, 1) keyed by (key, global id, column), float32 [N, width]."""
+    rows = reference.splitmix64(global_ids ^ key)
+    columns = reference.splitmix64(torch.arange(width, device=global_ids.device))
+    bits = reference.splitmix64(rows[:, None] ^ columns)
+    return ((bits >> 40) & 0xFFFFFF).float() / (1 << 24)
+
+
+class Noise:
+    """Keys for the draws of one forward pass: a counter that every worker advances alike."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._epoch: int | None = None
+        self._call = 0
+
+    def begin(self, epoch: int | None) -> None:
+        """Starts a forward pass of this epoch; None: evaluation, where nothing is dropped."""
+        self._epoch, self._call = epoch, 0
+
+    def next_key(self) -> int | None:
+        if self._epoch is None:
+            return None
+        self._call += 1
+        return hash_key(self.seed, self._epoch, self._call)

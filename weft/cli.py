@@ -1,0 +1,306 @@
+"""The command line: one verb per thing that a person wants to do."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+# Before torch is imported: huge pages for large tensors (fresh pages cost more than most kernels).
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from weft.errors import UserError, WorkerLost
+
+app = typer.Typer(
+    name="weft",
+    help="Train graph neural networks on graphs that one machine cannot hold.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+console = Console()
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder or file to write.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+
+
+@app.command()
+def ingest(
+    source: Annotated[str, typer.Argument(help="Edge list (csv, tsv, parquet, npy, npz), data set folder, or name.")],
+    out: Out,
+    features: Annotated[Path | None, typer.Option(help="Vertex features: csv, parquet, npy or npz.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="Vertex labels: csv, parquet, npy or npz.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Split file, or shares such as 60/20/20, drawn at random by --seed.")
+    ] = None,
+    source_column: Annotated[str | None, typer.Option(help="Column of the edges' sources.")] = None,
+    target_column: Annotated[str | None, typer.Option(help="Column of the edges' targets.")] = None,
+    weight_column: Annotated[str | None, typer.Option(help="Column of the edges' weights.")] = None,
+    undirected: Annotated[bool, typer.Option("--undirected", help="Add every edge's reverse.")] = False,
+    deduplicate: Annotated[bool, typer.Option("--deduplicate", help="Keep one of several equal edges.")] = False,
+    seed: Annotated[int, typer.Option(help="Of a random split.")] = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Read a graph from your files into a graph folder.
+
+    Ids may be any integers or strings; they come back in what 'weft export' writes.
+
+    [dim]weft ingest edges.csv --features x.parquet --labels y.csv --split 60/20/20 --undirected --out my-graph[/dim]
+    """
+    from weft.graph import ingest as read
+
+    graph = read.ingest(
+        source, features=features, labels=labels, split=split, source_column=source_column,
+        target_column=target_column, weight_column=weight_column, undirected=undirected, deduplicate=deduplicate,
+        seed=seed,
+    )  # fmt: skip
+    from weft.graph import describe, save_graph
+
+    save_graph(graph, out, overwrite=overwrite)
+    _print_facts(f"graph {graph.name}", _rows(describe(graph)))
+    console.print(f"written to {out}", highlight=False)
+
+
+@app.command()
+def partition(
+    graph: Annotated[str, typer.Argument(help="Graph folder, .npz file or data set name.")],
+    parts: Annotated[int, typer.Option("--parts", "-p", min=1, help="How many parts (at least one per worker).")],
+    out: Out,
+    method: Annotated[str, typer.Option(help="auto, metis (best cut), stream (one pass) or random.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Of the method's choices.")] = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Cut a graph into parts that workers load by themselves.
+
+    [dim]weft partition my-graph --parts 4 --out my-parts[/dim]
+    """
+    from weft.graph import open_graph
+    from weft.partition import assign, quality, write_partition
+
+    opened = open_graph(graph)
+    if out.exists() and not overwrite:
+        raise UserError(f"{out} exists already: remove it, choose another --out, or pass --overwrite")
+    with console.status(f"cutting {opened.name} into {parts} parts ({method})"):
+        owner = assign(opened, parts, method, seed=seed)
+        write_partition(opened, owner, out, method=method, seed=seed, overwrite=overwrite)
+    _print_quality(opened.name, quality(opened, owner, parts))
+    console.print(f"written to {out}", highlight=False)
+
+
+@app.command()
+def train(
+    config: Annotated[Path | None, typer.Argument(help="YAML file of settings; options come on top of it.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data set name, graph folder, partition folder, .npz file.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="gcn, sage, gat, gatv2, gin, or package.module:callable.")
+    ] = None,
+    strategy: Annotated[str | None, typer.Option(help="Preset: full, single.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the graph.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of weights, dropout and partition.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Run folder; runs/DATA-MODEL-N unless given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with --run from its newest checkpoint.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Do --run again from the start.")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting, section.key=value; see 'weft settings'.")
+    ] = None,
+) -> None:
+    """Train a model over the full graph.
+
+    [dim]weft train --data cora --model gcn --workers 2[/dim]
+    [dim]weft train recipes/cora-gcn.yaml --seed 1 --set model.hidden=32[/dim]
+    [dim]torchrun --nnodes 2 --nproc-per-node 2 ... -m weft train config.yaml --run /shared/run[/dim]
+    """
+    from weft.config import make_config, merge, parse_set, read_yaml
+    from weft.run import start
+    from weft.train.runfolder import RunFolder
+
+    chosen: dict[str, Any] = {}
+    if resume and run is not None and config is None:
+        chosen = RunFolder.open(run).config()
+    if config is not None:
+        chosen = read_yaml(config)
+    options = {"data": data, "strategy": strategy, "workers": workers, "seed": seed, "run": run and str(run)}
+    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    if model is not None:
+        given["model"] = {"name": model}
+    if epochs is not None:
+        given["train"] = {"epochs": epochs}
+    chosen = merge(merge(chosen, given), parse_set(settings or []))
+    if resume and "run" not in chosen:
+        raise UserError("--resume needs the run to go on with: give --run DIR")
+    if "WORLD_SIZE" in os.environ and "workers" not in given:
+        chosen["workers"] = int(os.environ["WORLD_SIZE"])
+    start(make_config(chosen), resume, overwrite)
+
+
+@app.command()
+def evaluate(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+    """Measure a run's best weights, exactly, over the whole graph."""
+    from weft.run import Run
+
+    values = Run(run).evaluate()
+    _print_facts(f"{run}", [(name.replace("_", " "), f"{100 * value:.2f} %") for name, value in values.items()])
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    out: Out,
+) -> None:
+    """Write every vertex's prediction and outputs with its original id, as .parquet, .csv or .npy.
+
+    A .npy file holds the outputs alone, in the order of the graph's vertices.
+    """
+    from weft.export import write_outputs
+
+    count = write_outputs(run, out)
+    console.print(f"{count:,} vertices written to {out}", highlight=False)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, laid side by side.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="HTML file; RUN/report.html unless given.")] = None,
+) -> None:
+    """Make one self-contained HTML page of one run or several: curves, bytes, memory, timeline."""
+    from weft.train.report import report as write
+
+    target = out or runs[0] / "report.html"
+    write(runs, target)
+    console.print(f"report  {target}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def inspect(
+    path: Annotated[str, typer.Argument(help="Graph folder, data set name, partition folder or run folder.")],
+) -> None:
+    """Show what a graph, a partition or a run is."""
+    from weft.graph import describe, open_graph
+    from weft.partition import read_partition
+    from weft.prepare import folder_kind
+    from weft.train.runfolder import RunFolder
+
+    if RunFolder(path).exists():
+        _print_run(Path(path))
+    elif folder_kind(path) == "partition":
+        info = read_partition(path)
+        _print_quality(info.graph_name, info.quality)
+    else:
+        graph = open_graph(path)
+        _print_facts(f"graph {graph.name}", _rows(describe(graph)))
+
+
+@app.command()
+def settings() -> None:
+    """List every setting that a config file or --set takes."""
+    from weft.config import known_keys
+
+    table = Table(title="settings", show_lines=False)
+    table.add_column("key", style="bold", no_wrap=True)
+    table.add_column("meaning")
+    for key, about in known_keys().items():
+        table.add_row(key, about)
+    console.print(table)
+
+
+@app.command()
+def doctor() -> None:
+    """Show what this machine can do and what is missing."""
+    from weft.doctor import examine
+
+    findings = examine()
+    table = Table(title="weft doctor", show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for finding in findings:
+        colour = {"ok": "green", "note": "yellow", "missing": "red"}[finding.state]
+        table.add_row(finding.name, f"[{colour}]{finding.state}[/] {finding.text}")
+    console.print(table)
+    if any(finding.state == "missing" for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    run: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo"),
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+) -> None:
+    """Train on the embedded synthetic graph with two workers and write a report, in well under three minutes."""
+    from weft.config import make_config
+    from weft.run import start
+    from weft.train.report import report as write
+
+    settings = {
+        "data": "synthetic:demo",
+        "run": str(run),
+        "workers": workers,
+        "model": {"name": "sage", "hidden": 64, "layers": 2},
+        "train": {"epochs": 60},
+    }
+    start(make_config(settings), overwrite=True)
+    write([run], run / "report.html")
+    console.print(f"report  {run / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def main() -> None:
+    """Runs the command line; a user's mistake is one sentence and exit code 2."""
+    from weft.run import RunFailed
+
+    try:
+        app()
+    except UserError as error:
+        _complain(str(error))
+        sys.exit(2)
+    except WorkerLost as error:
+        _complain(str(error))
+        sys.exit(1)
+    except RunFailed as error:
+        sys.exit(error.code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _complain(message: str) -> None:
+    Console(stderr=True).print(f"[bold red]error[/] {message}", highlight=False, soft_wrap=True, markup=True)
+
+
+def _rows(description: Any) -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = description.rows()
+    return rows
+
+
+def _print_facts(title: str, rows: list[tuple[str, str]]) -> None:
+    table = Table(title=title, show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table)
+
+
+def _print_quality(name: str, quality: Any) -> None:
+    _print_facts(f"partition of {name}", quality.rows())
+
+
+def _print_run(path: Path) -> None:
+    from weft.train.runfolder import RunFolder
+
+    folder = RunFolder.open(path)
+    summary, metrics = folder.summary(), folder.metrics()
+    if summary is None:
+        _print_facts(f"{path}", [("status", "not finished"), ("epochs so far", str(len(metrics)))])
+        return
+    from weft.train.console import summary_rows
+
+    _print_facts(f"{path}", summary_rows(summary))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The validated run: every setting with its default, from a YAML file, the command line or Python."""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from weft.errors import UserError
+from weft.layers import ModelConfig, check_model
+from weft.strategy import ExchangeConfig, check_exchange, resolve_strategy
+from weft.train.loop import TrainConfig
+from weft.train.metrics import check_metric
+from weft.train.optim import OptimConfig
+
+
+class PartitionConfig(BaseModel):
+    """How a graph that is not partitioned yet is cut."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: str = Field("auto", description="auto, metis, stream or random")
+    parts: int | None = Field(None, ge=1, description="how many parts; one per worker unless set")
+
+
+class RunConfig(BaseModel):
+    """A run, whole. `weft train CONFIG.yaml` reads it; RUN/config.yaml is one, resolved."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: str = Field("synthetic:demo", description="data set name, graph folder, partition folder, or .npz file")
+    run: str | None = Field(None, description="run folder; runs/NAME-MODEL-N unless set")
+    strategy: str = Field("full", description="preset of the exchange settings")
+    workers: int = Field(1, ge=1, description="processes")
+    threads: int | None = Field(None, ge=1, description="threads per worker; the machine's cores shared out unless set")
+    seed: int = Field(0, ge=0, description="of weights, dropout and partition")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="where rows live")
+    deadline_seconds: float = Field(300.0, gt=0, description="longest wait for another worker")
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    optim: OptimConfig = Field(default_factory=OptimConfig)
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    exchange: ExchangeConfig = Field(default_factory=ExchangeConfig)
+    partition: PartitionConfig = Field(default_factory=PartitionConfig)
+
+
+def make_config(settings: Mapping[str, Any]) -> RunConfig:
+    """A checked config; every mistake is one sentence that names the key."""
+    settings = dict(settings)
+    exchange = settings.get("exchange", {})
+    if isinstance(exchange, Mapping):
+        strategy, workers = settings.get("strategy", "full"), settings.get("workers", 1)
+        if isinstance(strategy, str) and isinstance(workers, int):
+            settings["exchange"] = resolve_strategy(strategy, dict(exchange), workers)
+    try:
+        config = RunConfig.model_validate(settings)
+    except ValidationError as error:
+        raise UserError(_explain(error)) from None
+    check_model(config.model)
+    check_exchange(config.exchange, config.model.name, config.model.reduce)
+    if config.train.metric != "auto":
+        check_metric(config.train.metric)
+    return config
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The settings of a config file."""
+    try:
+        settings = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: give the path of a YAML config file") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from None
+    if settings is None:
+        return {}
+    if not isinstance(settings, dict):
+        raise UserError(f"{path} holds a {type(settings).__name__}, not settings: see 'weft train --help'")
+    return settings
+
+
+def merge(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with others on top, section by section."""
+    merged = dict(base)
+    for key, value in extra.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            merged[key] = merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def parse_set(assignments: list[str]) -> dict[str, Any]:
+    """`section.key=value` pairs of the command line; values are read as YAML."""
+    settings: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            raise UserError(f"--set {assignment} is not of the form section.key=value")
+        try:
+            value = yaml.safe_load(text)
+            value = float(text) if isinstance(value, str) and _is_number(text) else value
+        except yaml.YAMLError:
+            value = text
+        for name in reversed(key.split(".")):
+            value = {name: value}
+        settings = merge(settings, value)
+    return settings
+
+
+def _is_number(text: str) -> bool:
+    """YAML 1.1 takes 1e-3 for a string."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = known_keys()
+        near = difflib.get_close_matches(where, known, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}?" if near else "see 'weft train --help'"
+        return f"config key {where} does not exist: {hint}"
+    return f"config key {where}: {first['msg'].lower()} (it is {first['input']!r})"
+
+
+def known_keys() -> dict[str, str]:
+    """Every key with its description, sections flattened by dots."""
+    return dict(_keys(RunConfig, ""))
+
+
+def _keys(model: type[BaseModel], prefix: str) -> list[tuple[str, str]]:
+    found = []
+    for name, info in model.model_fields.items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            found += _keys(kind, f"{prefix}{name}.")
+            continue
+        choices = [str(choice) for choice in get_args(kind) if isinstance(choice, str)]
+        about = info.description or ""
+        if choices:
+            about += f" [{' | '.join(choices)}]"
+        found.append((f"{prefix}{name}", f"{about} (default: {info.get_default(call_default_factory=True)})"))
+    return found

@@ -1,0 +1,35 @@
+"""GIN (Xu et al. 2019): MLP((1 + eps) X + sum of neighbours), eps learned."""
+
+import torch
+from torch import Tensor, nn
+
+from weft.aggregate import GraphView
+from weft.layers.layer import Layer, weight_first
+from weft.layers.linear import bias, linear, weight
+from weft.layers.norm import BatchNorm
+
+
+class GIN(Layer):
+    def __init__(self, num_in: int, num_out: int, use_bias: bool = True, batch_norm: bool = True) -> None:
+        super().__init__()
+        self.num_in, self.num_out = num_in, num_out
+        self.eps = nn.Parameter(torch.zeros(()))
+        self.first = weight(num_out, num_in)
+        self.first_bias = bias(num_out)
+        self.norm = BatchNorm(num_out) if batch_norm else None
+        self.second = weight(num_out, num_out)
+        self.bias = bias(num_out, use_bias)
+
+    def combine(self, graph: GraphView, x: Tensor) -> Tensor:
+        own = (1 + self.eps).to(x.dtype)
+        if weight_first(graph, x, self.num_in, self.num_out):
+            messages = linear(x, self.first)
+            hidden = graph.aggregate(messages, "sum", into=own * messages)
+        else:
+            hidden = linear(graph.aggregate(x, "sum") + own * x, self.first)
+        if self.norm is None:
+            hidden = graph.relu_dropout_(hidden, self.first_bias, 0.0)
+        else:
+            assert self.first_bias is not None
+            hidden = torch.relu(self.norm(graph, hidden + self.first_bias.to(hidden.dtype)))
+        return linear(hidden, self.second)

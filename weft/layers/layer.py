@@ -1,0 +1,27 @@
+"""What a layer is. A user's own needs only `forward(graph, x)`; ours keep their bias apart so that it can be fused."""
+
+from torch import Tensor, nn
+
+from weft.aggregate import GraphView
+
+
+class Layer(nn.Module):
+    """A native layer: `combine` does the work up to the bias, which the stack adds together with the activation."""
+
+    bias: nn.Parameter | None
+    num_out: int
+
+    def combine(self, graph: GraphView, x: Tensor) -> Tensor:
+        raise TypeError(f"{type(self).__name__} does not say how it combines rows")
+
+    def forward(self, graph: GraphView, x: Tensor) -> Tensor:
+        out = self.combine(graph, x)
+        return out if self.bias is None else out + self.bias.to(out.dtype)
+
+
+def weight_first(graph: GraphView, x: Tensor, num_in: int, num_out: int) -> bool:
+    """Whether to multiply before aggregating: rows get narrower, or at equal width nothing need be kept.
+
+    An aggregate of constant input costs nothing after the first epoch, so there it comes first.
+    """
+    return num_out <= num_in and not graph.is_constant(x)

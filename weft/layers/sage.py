@@ -1,0 +1,25 @@
+"""GraphSAGE (Hamilton et al. 2017): X W_root + reduce(neighbours) W_neighbour + b."""
+
+from torch import Tensor
+
+from weft.aggregate import GraphView
+from weft.aggregate.view import Reduce
+from weft.layers.layer import Layer, weight_first
+from weft.layers.linear import bias, linear, linear_pair, weight
+
+
+class SAGE(Layer):
+    def __init__(self, num_in: int, num_out: int, reduce: Reduce = "mean", use_bias: bool = True) -> None:
+        super().__init__()
+        self.num_in, self.num_out, self.reduce = num_in, num_out, reduce
+        self.root = weight(num_out, num_in)
+        self.neighbour = weight(num_out, num_in)
+        self.bias = bias(num_out, use_bias)
+
+    def combine(self, graph: GraphView, x: Tensor) -> Tensor:
+        if self.reduce != "max" and weight_first(graph, x, self.num_in, self.num_out):
+            own, messages = linear_pair(x, self.root, self.neighbour)
+            return graph.aggregate(messages, self.reduce, into=own)
+        out = linear(x, self.root)
+        neighbours = graph.aggregate(x, self.reduce)
+        return out.addmm_(neighbours, self.neighbour.to(x.dtype).t())

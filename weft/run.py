@@ -1,0 +1,176 @@
+"""Runs, as Python sees them: `train` makes one, `Run` reads one."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from weft import worker
+from weft.config import RunConfig, make_config, merge
+from weft.errors import UserError
+from weft.graph import Graph, open_graph
+from weft.graph.files import Array
+from weft.launch import launch
+from weft.partition.store import load_original_ids
+from weft.prepare import parts_folder, prepare_data
+from weft.train.runfolder import RunFolder, check_free
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on disk."""
+
+    path: Path
+
+    @property
+    def config(self) -> RunConfig:
+        return make_config(RunFolder.open(self.path).config())
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        summary = RunFolder.open(self.path).summary()
+        if summary is None:
+            raise UserError(f"{self.path} has not finished: go on with it by --resume")
+        return summary
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        return list(RunFolder.open(self.path).metrics())
+
+    def evaluate(self) -> dict[str, float]:
+        """The metric on each split, exact, over the whole graph, with the best weights."""
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch) / "values.json"
+            if self.config.workers == 1:
+                return worker.evaluate(self.path)
+            _check(launch_workers(self.config, "evaluate", self.path, str(file)))
+            values: dict[str, float] = json.loads(file.read_text())
+            return values
+
+    def outputs(self) -> tuple[Array, Array]:
+        """The original ids [N] of all vertices, in the graph's order, and the model's outputs [N, C]."""
+        with tempfile.TemporaryDirectory() as scratch:
+            if self.config.workers == 1:
+                worker.export(self.path, Path(scratch))
+            else:
+                _check(launch_workers(self.config, "export", self.path, scratch))
+            pieces = range(self.config.workers)
+            ids = np.concatenate([np.load(Path(scratch) / f"{piece}-ids.npy") for piece in pieces])
+            logits = np.concatenate([np.load(Path(scratch) / f"{piece}-logits.npy") for piece in pieces])
+        order = np.argsort(ids)
+        return self._original_ids(ids)[order], logits[order]
+
+    def _original_ids(self, global_ids: Array) -> Array:
+        parts = parts_folder(self.config, self.path)
+        if parts is not None:
+            found = load_original_ids(parts, 0, 1)
+            if found is None:
+                return global_ids
+            from weft.partition import load_shard
+
+            by_global = np.empty_like(found)
+            by_global[load_shard(parts, 0, 1, verify=False).global_ids.numpy()] = found
+            return by_global[global_ids]
+        original = open_graph(self.config.data).original_ids
+        return global_ids if original is None else np.asarray(original)[global_ids]
+
+
+def train(
+    data: str | Path | Graph = "synthetic:demo",
+    model: str | Callable[..., nn.Module] | Settings = "gcn",
+    strategy: str = "full",
+    workers: int = 1,
+    run: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    **settings: Any,
+) -> Run:
+    """Trains a model and returns its run.
+
+    `data` is a Graph, a data set's name, or the path of a graph, a partition or an .npz file. `model` is a name, a
+    callable (num_in, num_out, config) -> Module that workers can import, or the `model` section of a config. Further
+    settings are those of the config: train(..., train={"epochs": 50}, optim={"lr": 0.01}, seed=1).
+    """
+    graph = data if isinstance(data, Graph) else None
+    section = model if isinstance(model, Mapping) else {"name": model if isinstance(model, str) else reference(model)}
+    given = {
+        "data": graph.name if graph else str(data),
+        "strategy": strategy,
+        "workers": workers,
+        "run": run and str(run),
+    }
+    config = make_config(merge(settings, {**given, "model": {**settings.pop("model", {}), **section}}))
+    return start(config, resume, overwrite, graph)
+
+
+def start(config: RunConfig, resume: bool = False, overwrite: bool = False, graph: Graph | None = None) -> Run:
+    """Trains as a config says; under torchrun this process is one of the workers."""
+    under_torchrun = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    path = Path(config.run) if config.run else free_run_folder(config)
+    if under_torchrun and not config.run:
+        raise UserError("under torchrun every worker must know the run folder: give --run DIR")
+    config = config.model_copy(update={"run": str(path)})
+    fresh = not path.exists()
+    if not under_torchrun or os.environ["RANK"] == "0":
+        check_free(path, resume=resume, overwrite=overwrite)
+        try:
+            prepare_data(config, path, graph)
+            RunFolder.create(path, config.model_dump(mode="json"), resume=resume, overwrite=overwrite)
+        except BaseException:
+            if fresh:
+                shutil.rmtree(path, ignore_errors=True)
+            raise
+    rest = ["resume"] if resume else []
+    if under_torchrun or config.workers == 1:
+        code = worker.train(path, resume, graph if config.workers == 1 else None)
+    else:
+        code = launch_workers(config, "train", path, *rest)
+    if code == worker.EXIT_INTERRUPTED:
+        raise SystemExit(code)
+    _check(code)
+    return Run(path)
+
+
+def launch_workers(config: RunConfig, verb: str, run: Path, *rest: str) -> int:
+    return launch(
+        "weft.worker", [verb, str(run), *rest], config.workers, config.threads, deadline_seconds=config.deadline_seconds
+    )
+
+
+def free_run_folder(config: RunConfig) -> Path:
+    """runs/DATA-MODEL-N with the first N that is free."""
+    data = Path(config.data).stem.replace(":", "-").split("?")[0] or "data"
+    stem = f"{data}-{config.model.name.split(':')[-1]}"
+    number = 1
+    while (path := Path("runs") / f"{stem}-{number}").exists():
+        number += 1
+    return path
+
+
+def reference(model: Callable[..., nn.Module]) -> str:
+    """`package.module:name` of a callable, by which workers import it."""
+    if model.__module__ == "__main__" or "<" in model.__qualname__:
+        raise UserError(f"workers cannot import {model.__qualname__} from {model.__module__}: put it into a module")
+    return f"{model.__module__}:{model.__qualname__}"
+
+
+class RunFailed(RuntimeError):
+    """Workers failed; what went wrong has been printed."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"the run failed with exit code {code}")
+        self.code = code
+
+
+def _check(code: int) -> None:
+    if code:
+        raise RunFailed(code)

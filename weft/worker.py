@@ -1,0 +1,227 @@
+"""What one worker process does for `weft train`, `weft evaluate` and `weft export`."""
+
+import hashlib
+import json
+import os
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from weft.aggregate import GraphView
+from weft.comm import Communicator, codec_named, open_communicator, run_worker
+from weft.config import RunConfig, make_config
+from weft.errors import UserError
+from weft.graph import Graph
+from weft.layers import add_embedding, build_model
+from weft.partition import read_partition
+from weft.prepare import open_shard, parts_folder
+from weft.train.checkpoint import load_checkpoint, load_weights, newest_valid
+from weft.train.console import Console
+from weft.train.evaluate import choose_metric, predict, score
+from weft.train.loop import WIRE, Outcome, Task, fit, inputs
+from weft.train.machine import describe_machine, peak_rss_bytes
+from weft.train.runfolder import RunFolder
+from weft.train.trace import Trace, merge_files
+
+EXIT_INTERRUPTED = 143
+
+
+@dataclass
+class Worker:
+    """One worker of a run, set up: its config, folder, view of the graph, and model."""
+
+    config: RunConfig
+    folder: RunFolder
+    comm: Communicator
+    view: GraphView
+    model: nn.Module
+
+
+def open_worker(run: Path, graph: Graph | None = None) -> Worker:
+    """Joins the run, loads this worker's shard and builds the model, the same on every worker."""
+    folder = RunFolder.open(run)
+    config = make_config(folder.config())
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    comm = open_communicator(config.deadline_seconds, device=config.device)
+    if comm.num_workers != config.workers:
+        raise UserError(f"{comm.num_workers} workers were started, but the config says workers: {config.workers}")
+    comm.step = "loading"
+    view = GraphView(open_shard(config, run, comm, graph), comm, codec_named(config.exchange.codec))
+    view.noise.seed = config.seed
+    shard = view.shard
+    torch.manual_seed(config.seed)
+    width = config.model.embedding if shard.x is None else shard.x.shape[1]
+    if shard.num_classes < 1:
+        raise UserError(f"{shard.graph_name} has no classes to predict: ingest it with --labels")
+    model = build_model(config.model, width, shard.num_classes)
+    if shard.x is None:
+        add_embedding(model, width, view.global_ids, config.seed)
+    return Worker(config, folder, comm, view, model.to(comm.device))
+
+
+def train(run: Path, resume: bool, graph: Graph | None = None) -> int:
+    """Trains, and writes the summary; returns the exit code."""
+    started = time.perf_counter()
+    worker = open_worker(run, graph)
+    config, comm = worker.config, worker.comm
+    with Console(config.train.epochs, show=comm.worker == 0) as console:
+        task = Task(
+            worker.view, worker.model, config.train, config.optim, worker.folder,
+            on_epoch=console.update, trace=Trace(comm.worker, enabled=False),
+        )  # fmt: skip
+        outcome = fit(task, resume)
+    _write_trace(worker, task.trace)
+    summary = _summary(worker, outcome, time.perf_counter() - started)
+    if comm.worker == 0:
+        worker.folder.write_summary(summary)
+        worker.folder.close()
+        console.finish(summary, worker.folder.path)
+    comm.barrier("end")
+    comm.close()
+    return EXIT_INTERRUPTED if outcome.status == "interrupted" else 0
+
+
+def evaluate(run: Path) -> dict[str, float]:
+    """The run's metric on each split, with its best weights, over the whole graph."""
+    worker = open_worker(run)
+    logits, y, masks = _predictions(worker)
+    metric = choose_metric(worker.config.train.metric, y, worker.view.shard.num_classes)
+    values = score(logits, y, masks, metric, worker.view)
+    return {f"{split}_{metric}": value for split, value in values.items()}
+
+
+def export(run: Path, out: Path) -> None:
+    """Writes this worker's outputs and global ids as OUT/WORKER-{logits,ids}.npy, for the parent to join."""
+    worker = open_worker(run)
+    logits, _, _ = _predictions(worker)
+    np.save(out / f"{worker.comm.worker}-logits.npy", logits.numpy())
+    np.save(out / f"{worker.comm.worker}-ids.npy", worker.view.global_ids.numpy())
+    worker.comm.barrier("export")
+
+
+def _predictions(worker: Worker) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    x, y, masks = inputs(worker.view, worker.model, worker.config.train)
+    path, _ = newest_valid(worker.folder.checkpoints)
+    best = load_checkpoint(path, worker.model, None, worker.view.global_ids)
+    load_weights(worker.model, best, path)
+    return predict(worker.model, worker.view, x), y, masks
+
+
+def _write_trace(worker: Worker, trace: Trace) -> None:
+    part = worker.folder.trace_part(worker.comm.worker)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    trace.write(part)
+    worker.comm.barrier("trace")
+    if worker.comm.worker == 0:
+        parts = sorted(worker.folder.path.glob("trace-*.json"))
+        merge_files(parts, worker.folder.trace_file)
+
+
+def _summary(worker: Worker, outcome: Outcome, seconds: float) -> dict[str, Any]:
+    """summary.json: what came out, what it cost, on which machine."""
+    config, comm, shard = worker.config, worker.comm, worker.view.shard
+    peaks = comm.all_gather(torch.tensor([peak_rss_bytes()]), "control", "peak memory").flatten().tolist()
+    halo = torch.tensor([shard.num_halo, shard.num_nodes])
+    comm.all_reduce(halo, "control", "halo rows")
+    times = sorted(record["seconds"] for record in outcome.records) or [0.0]
+    per_class = {kind: _median(record["wire_bytes"][kind] for record in outcome.records) for kind in WIRE}
+    once = torch.tensor([comm.sent[kind] for kind in WIRE])
+    comm.all_reduce(once, "control", "bytes")
+    phases = {name: _median(r["phase_seconds"].get(name, 0.0) for r in outcome.records) for name in _phases(outcome)}
+    parts = parts_folder(config, worker.folder.path)
+    return {
+        "status": outcome.status,
+        "strategy": config.strategy,
+        "model": config.model.name,
+        "workers": comm.num_workers,
+        "epochs": outcome.progress.epoch,
+        "seed": config.seed,
+        "metric": outcome.metric,
+        "train_loss": outcome.train_loss,
+        **{f"{split}_{outcome.metric}": value for split, value in outcome.values.items()},
+        "best_epoch": outcome.progress.best_epoch,
+        "epoch_seconds": {
+            "median": statistics.median(times),
+            "p90": times[min(len(times) - 1, int(0.9 * len(times)))],
+            "total": sum(times),
+        },
+        "total_seconds": seconds,
+        "phase_seconds": phases,
+        "wire_bytes": {
+            "per_epoch": sum(per_class.values()),
+            **per_class,
+            "whole_run": dict(zip(WIRE, once.tolist(), strict=True)),
+        },
+        "rows": {"requested": int(halo[0]), "unique": int(halo[0]), "remote": int(halo[0]), "cached": 0},
+        "peak_rss_bytes": peaks,
+        "weights_sha256": weights_digest(outcome.last_weights),
+        "best_weights_sha256": weights_digest(worker.model.state_dict()),
+        "graph": {
+            "name": shard.graph_name,
+            "num_nodes": shard.num_global_nodes,
+            "num_edges": shard.num_global_edges,
+            "num_features": 0 if shard.x is None else shard.x.shape[1],
+            "num_classes": shard.num_classes,
+            "fingerprint": shard.fingerprint,
+        },
+        "partition": None if parts is None else _partition_facts(parts),
+        "machine": describe_machine(),
+    }
+
+
+def _phases(outcome: Outcome) -> list[str]:
+    return list(dict.fromkeys(name for record in outcome.records for name in record["phase_seconds"]))
+
+
+def _median(values: Any) -> Any:
+    values = list(values)
+    return statistics.median(values) if values else 0
+
+
+def _partition_facts(parts: Path) -> dict[str, Any]:
+    info = read_partition(parts)
+    quality = info.quality
+    return {
+        "method": info.method,
+        "parts": info.num_parts,
+        "cut_fraction": quality.cut_fraction,
+        "halo_rows": quality.halo,
+        "node_balance": quality.node_balance,
+        "edge_balance": quality.edge_balance,
+        "train_balance": quality.train_balance,
+    }
+
+
+def weights_digest(weights: dict[str, Tensor]) -> str:
+    """sha256 over names and bytes of the weights that every worker holds alike."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        if name != "embedding":
+            digest.update(name.encode())
+            digest.update(weights[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def main() -> None:
+    """`python -m weft.worker VERB RUN [ARGUMENT]`, as the launcher starts it."""
+    verb, run, *rest = sys.argv[1:]
+    if verb == "train":
+        sys.exit(train(Path(run), resume=rest == ["resume"]))
+    if verb == "evaluate":
+        values, worker = evaluate(Path(run)), int(os.environ.get("RANK", "0"))
+        if worker == 0:
+            Path(rest[0]).write_text(json.dumps(values))
+    if verb == "export":
+        export(Path(run), Path(rest[0]))
+
+
+if __name__ == "__main__":
+    run_worker(main)
