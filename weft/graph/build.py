@@ -11,6 +11,7 @@ from weft.errors import UserError
 from weft.graph.files import Array
 from weft.graph.graph import CSR, Graph
 from weft.graph.ids import map_endpoints
+from weft.kernels import build_csr
 
 MAX_NODES = 2**31 - 1  # column indices are int32
 ROWS_PER_CHUNK = 65536
@@ -81,12 +82,13 @@ def csr_from_endpoints(
     if num_nodes > MAX_NODES:
         raise UserError(f"the graph has {num_nodes} vertices, more than the {MAX_NODES} that weft can hold")
     _check_endpoints(src, dst, num_nodes)
-    if undirected:
-        other = src != dst
-        src, dst = np.concatenate([src, dst[other]]), np.concatenate([dst, src[other]])
-        if weight is not None:
-            weight = torch.cat([weight, weight[torch.from_numpy(other)]])
-    indptr, indices, order = _build_csr(src, dst, num_nodes)
+    ends = [np.empty(0, np.int32), np.empty(0, np.int32)]
+    for k, (there, back) in enumerate(((src, dst), (dst, src))):
+        other = back[src != dst] if undirected else back[:0]
+        ends[k] = np.concatenate([there, other], dtype=np.int32, casting="unsafe")
+    if weight is not None and undirected:
+        weight = torch.cat([weight, weight[torch.from_numpy(src != dst)]])
+    indptr, indices, order = build_csr(torch.from_numpy(ends[0]), torch.from_numpy(ends[1]), num_nodes, num_nodes)
     if weight is not None:
         weight = weight[order]
     del order
@@ -99,13 +101,6 @@ def csr_from_endpoints(
         indptr, indices = kept_before[indptr], indices[keep]
         weight = None if weight is None else weight[keep]
     return CSR(indptr, indices, num_nodes, weight)
-
-
-def _build_csr(src: Array, dst: Array, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
-    order = np.lexsort((src, dst))
-    indptr = np.zeros(num_nodes + 1, np.int64)
-    np.cumsum(np.bincount(dst, minlength=num_nodes), out=indptr[1:])
-    return torch.from_numpy(indptr), torch.from_numpy(src[order].astype(np.int32)), torch.from_numpy(order)
 
 
 def check_graph(graph: Graph) -> None:
@@ -141,9 +136,7 @@ def check_trainable(graph: Graph, split: int = 0) -> None:
         mask = mask[split]
     known = graph.y >= 0 if graph.y.dim() == 1 else (graph.y >= 0).any(1)
     if not bool((mask & known).any()):
-        raise UserError(
-            f"graph '{graph.name}' has no training vertex with a known label: mark some vertices 'train'"
-        )
+        raise UserError(f"graph '{graph.name}' has no training vertex with a known label: mark some vertices 'train'")
 
 
 def _as_array(value: ArrayLike) -> Array:
@@ -156,16 +149,12 @@ def _endpoints(src: ArrayLike, dst: ArrayLike | None) -> tuple[Array, Array]:
     first = _as_array(src)
     if dst is None:
         if first.ndim != 2 or first.shape[0] != 2:
-            raise UserError(
-                f"edge_index has shape {list(first.shape)}: give [2, E], or src and dst separately"
-            )
+            raise UserError(f"edge_index has shape {list(first.shape)}: give [2, E], or src and dst separately")
         first, second = first[0], first[1]
     else:
         second = _as_array(dst)
     if first.ndim != 1 or first.shape != second.shape:
-        raise UserError(
-            f"src has shape {list(first.shape)} and dst {list(second.shape)}: give lists of one length"
-        )
+        raise UserError(f"src has shape {list(first.shape)} and dst {list(second.shape)}: give lists of one length")
     if first.size == 0:  # an empty Python list is float64 to numpy
         return first.astype(np.int64), second.astype(np.int64)
     return first, second
@@ -228,9 +217,7 @@ def _targets(y: ArrayLike) -> Tensor:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim not in (1, 2):
-        raise UserError(
-            f"labels have shape {list(array.shape)}: give [N], or [N, C] of 0/1 for several labels"
-        )
+        raise UserError(f"labels have shape {list(array.shape)}: give [N], or [N, C] of 0/1 for several labels")
     if array.dtype.kind == "f":  # missing labels come as NaN
         known = np.nan_to_num(array, nan=-1)
         if (known != np.floor(known)).any():
@@ -247,9 +234,7 @@ def _targets(y: ArrayLike) -> Tensor:
     return torch.from_numpy(array.astype(np.int8))
 
 
-def _classes(
-    y: Tensor | None, num_classes: int | None, class_names: Sequence[str] | None
-) -> tuple[Tensor | None, int]:
+def _classes(y: Tensor | None, num_classes: int | None, class_names: Sequence[str] | None) -> tuple[Tensor | None, int]:
     if num_classes is not None:
         count = int(num_classes)
     elif y is not None and y.dim() == 2:
@@ -270,9 +255,7 @@ def _weights(weight: ArrayLike, num_edges: int) -> Tensor:
     if array.dtype.kind not in "biuf":
         raise UserError(f"edge weights are {array.dtype}: give numbers")
     if array.shape not in ((num_edges,), (num_edges, 1)):
-        raise UserError(
-            f"edge weights have shape {list(array.shape)} for {num_edges} edges: give one per edge"
-        )
+        raise UserError(f"edge weights have shape {list(array.shape)} for {num_edges} edges: give one per edge")
     return torch.from_numpy(array.reshape(-1).astype(np.float32))
 
 
@@ -282,9 +265,7 @@ def _mask(mask: ArrayLike | None) -> Tensor | None:
     array = _as_array(mask)
     if array.dtype != np.bool_:
         if array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all():
-            raise UserError(
-                "a split mask holds something other than true and false: give one boolean per vertex"
-            )
+            raise UserError("a split mask holds something other than true and false: give one boolean per vertex")
         array = array.astype(np.bool_)
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
@@ -317,8 +298,7 @@ def _check_targets(graph: Graph) -> None:
         row = int(torch.nonzero(wrong)[0])
         named = "" if graph.original_ids is None else f" (id {graph.original_ids[row]})"
         raise UserError(
-            f"the label of vertex {row}{named} is {int(graph.y[row])}, outside 0..{graph.num_classes - 1} "
-            "(-1: unknown)"
+            f"the label of vertex {row}{named} is {int(graph.y[row])}, outside 0..{graph.num_classes - 1} (-1: unknown)"
         )
 
 

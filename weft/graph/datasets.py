@@ -24,9 +24,7 @@ def open_graph(spec: str | Path) -> Graph:
     if path.suffix == ".npz":
         return load_npz(path)
     if path.exists():
-        raise UserError(
-            f"{path} is no graph folder and no npz file: make a graph folder of it with weft ingest"
-        )
+        raise UserError(f"{path} is no graph folder and no npz file: make a graph folder of it with weft ingest")
     return load_named(text)
 
 

@@ -41,9 +41,7 @@ class FolderWriter:
 
     def __enter__(self) -> "FolderWriter":
         if self.path.exists() and not self.overwrite:
-            raise UserError(
-                f"{self.path} exists already: remove it, choose another --out, or pass --overwrite"
-            )
+            raise UserError(f"{self.path} exists already: remove it, choose another --out, or pass --overwrite")
         if self.path.exists() and not (self.path / MANIFEST).exists() and any(self.path.iterdir()):
             raise UserError(f"{self.path} exists and is no {self.kind} folder: it will not be overwritten")
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,9 +103,7 @@ def read_manifest(path: Path, kind: str) -> dict[str, Any]:
         found = manifest.get("weft") if isinstance(manifest, dict) else None
         raise UserError(f"{path} is a {found or 'foreign'} folder, not a {kind} folder")
     if manifest.get("format") != FORMAT:
-        raise UserError(
-            f"{path} has format {manifest.get('format')}, this weft reads format {FORMAT}: make it again"
-        )
+        raise UserError(f"{path} has format {manifest.get('format')}, this weft reads format {FORMAT}: make it again")
     return manifest
 
 
@@ -120,16 +116,12 @@ def read_array(path: Path, manifest: Mapping[str, Any], name: str, verify: bool 
     if not file.exists():
         raise UserError(f"{file} is missing: make {path} again")
     if verify and sha256_of(file) != entry["sha256"]:
-        raise UserError(
-            f"{file} was altered or truncated (its sha256 is not the manifest's): make {path} again"
-        )
+        raise UserError(f"{file} was altered or truncated (its sha256 is not the manifest's): make {path} again")
     try:
         empty = 0 in entry["shape"]
         array: Array = np.load(file, mmap_mode=None if empty else "c", allow_pickle=False)
     except (ValueError, OSError) as error:
         raise UserError(f"{file} was altered or truncated ({error}): make {path} again") from None
     if list(array.shape) != entry["shape"] or array.dtype.str != entry["dtype"]:
-        raise UserError(
-            f"{file} is {array.dtype} {array.shape}, its manifest says {entry['dtype']} {entry['shape']}"
-        )
+        raise UserError(f"{file} is {array.dtype} {array.shape}, its manifest says {entry['dtype']} {entry['shape']}")
     return array

@@ -37,7 +37,7 @@ class CSR:
         for array in (self.indptr, self.indices, self.weight):
             if array is not None:
                 raw = array.contiguous().view(torch.uint8).numpy()
-                whole.update(f" {array.dtype} ".encode() + hashlib.sha256(memoryview(raw)).digest())
+                whole.update(f" {array.dtype} ".encode() + hashlib.sha256(raw.data).digest())
         return whole.hexdigest()
 
 

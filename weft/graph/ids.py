@@ -93,12 +93,8 @@ def _same_kind(wanted: Array, kind: str, what: str, where: str) -> Array:
     try:
         return wanted.astype(np.int64)
     except ValueError:
-        raise UserError(
-            f"the ids of {what}s are text, those among {where} are integers: use one kind"
-        ) from None
+        raise UserError(f"the ids of {what}s are text, those among {where} are integers: use one kind") from None
 
 
 def _duplicate(value: object, rows: Array, where: str) -> UserError:
-    return UserError(
-        f"id '{value}' occurs twice among {where}, in rows {int(rows[0])} and {int(rows[1])}: keep one"
-    )
+    return UserError(f"id '{value}' occurs twice among {where}, in rows {int(rows[0])} and {int(rows[1])}: keep one")

@@ -1,4 +1,4 @@
-"""A progress bar for work that turns out to be long: nothing shows in the first second, or without a terminal."""
+"""A progress bar for work that turns out to be long; nothing shows in the first second or without a terminal."""
 
 import sys
 import time

@@ -20,14 +20,10 @@ def random_split(graph: Graph, train: float, val: float, seed: int = 0) -> Graph
     known = _labelled(graph)
     order = np.random.default_rng(seed).permutation(known)
     num_train, num_val = round(train * known.size), round(val * known.size)
-    return _with_split(
-        graph, order[:num_train], order[num_train : num_train + num_val], order[num_train + num_val :]
-    )
+    return _with_split(graph, order[:num_train], order[num_train : num_train + num_val], order[num_train + num_val :])
 
 
-def per_class_split(
-    graph: Graph, per_class: int = 20, val: int = 500, test: int = 1000, seed: int = 0
-) -> Graph:
+def per_class_split(graph: Graph, per_class: int = 20, val: int = 500, test: int = 1000, seed: int = 0) -> Graph:
     """Planetoid's kind of split: so many training vertices of each class, then val and test from the rest."""
     if graph.y is None or graph.multi_label:
         raise UserError(f"graph '{graph.name}' has no single label per vertex: use a random split")
@@ -53,9 +49,7 @@ def parse_split(graph: Graph, spec: str) -> Graph:
         raise
     except ValueError:
         pass
-    raise UserError(
-        f"split '{spec}' is not understood: write random:0.6,0.2@SEED or planetoid@SEED, or a file"
-    )
+    raise UserError(f"split '{spec}' is not understood: write random:0.6,0.2@SEED or planetoid@SEED, or a file")
 
 
 def _labelled(graph: Graph) -> Array:

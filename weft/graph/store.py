@@ -93,9 +93,7 @@ def load_graph(path: str | Path, verify: bool = False) -> Graph:
     return graph
 
 
-def _check_structure(
-    path: Path, indptr: Tensor | None, indices: Tensor | None, manifest: dict[str, Any]
-) -> None:
+def _check_structure(path: Path, indptr: Tensor | None, indices: Tensor | None, manifest: dict[str, Any]) -> None:
     """The cheap half of the truth: enough that a wrong folder is refused before it crashes a kernel."""
     if indptr is None or indices is None:
         raise UserError(f"{path} has no edges (indptr, indices): make it again")

@@ -29,7 +29,7 @@ class SyntheticConfig:
     classes: int = 8
     communities: int = 40  # at least one per class
     exponent: float = 2.6  # of the degree law P(d) ~ d^-exponent; larger is more even
-    homophily: float = 0.65  # share of edges that join vertices of the same class
+    homophily: float = 0.65  # share of edges that join vertices of the same label, as far as label noise allows
     locality: float = 0.8  # share of those that stay inside a community
     imbalance: float = 0.7  # class k has weight (k+1)^-imbalance; 0: classes of equal size
     noise: float = 3.0  # standard deviation of the features around their class's centre, whose own is 1
@@ -43,7 +43,9 @@ class SyntheticConfig:
 
 PRESETS = {
     "tiny": SyntheticConfig(nodes=300, degree=8, features=16, classes=4, communities=8, noise=2.0),
-    "demo": SyntheticConfig(nodes=20_000, degree=12, features=64, classes=12, communities=200, noise=3.0),
+    "demo": SyntheticConfig(
+        nodes=20_000, degree=12, features=64, classes=12, communities=200, homophily=0.5, noise=5.0, label_noise=0.15
+    ),
     "arxiv": SyntheticConfig(
         nodes=169_343,
         edges=1_166_243,
@@ -51,7 +53,9 @@ PRESETS = {
         classes=40,
         communities=800,
         exponent=2.4,
-        noise=4.0,
+        homophily=0.48,
+        noise=5.5,
+        label_noise=0.27,
         train=0.537,
         val=0.176,
     ),
@@ -62,8 +66,9 @@ PRESETS = {
         classes=47,
         communities=2_000,
         exponent=2.4,
-        homophily=0.8,
-        noise=4.0,
+        homophily=0.6,
+        noise=5.5,
+        label_noise=0.15,
         train=0.08,
         val=0.02,
     ),
@@ -179,9 +184,7 @@ def _check(config: SyntheticConfig) -> None:
             raise UserError(f"{key}={getattr(config, key):g} of a synthetic graph is not in 0..1")
     num_edges = config.edges or round(config.nodes * config.degree / 2)
     if num_edges > config.nodes * (config.nodes - 1) // 4:
-        raise UserError(
-            f"{num_edges} edges among {config.nodes} nodes are too dense for a random graph: give fewer"
-        )
+        raise UserError(f"{num_edges} edges among {config.nodes} nodes are too dense for a random graph: give fewer")
 
 
 def _members(config: SyntheticConfig, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -221,34 +224,48 @@ def _edges(
     by_class = bounds[np.searchsorted(label, np.arange(config.classes + 1))]
     by_community = bounds[np.searchsorted(community, np.arange(config.communities + 1))]
     chance = float(((np.diff(by_class) / bounds[-1]) ** 2).sum())  # same class by accident
-    inside = max(0.0, (config.homophily - chance) / (1 - chance)) if chance < 1 else 0.0
+    wanted_inside = round(num_edges * _structural_homophily(config, chance))
     keys = np.empty(0, np.int64)
     with progress("drawing edges", num_edges) as advance:
-        for _ in range(200):
+        for attempt in range(200):
             missing = num_edges - keys.size
             if missing <= 0:
                 break
-            draws = int(missing * 1.15) + 64
+            same = int((label[keys // config.nodes] == label[keys % config.nodes]).sum())
+            draws = missing if attempt == 0 else int(missing * 1.1) + 64
             u = _draw(bounds, rng.random(draws) * bounds[-1])
+            # Repeated edges are mostly those inside communities: each round makes up what the last ones lack.
+            inside = min(max((wanted_inside - same) / missing, 0.0), 1.0)
+            inside = max(0.0, (inside - chance) / (1 - chance)) if chance < 1 else 0.0
             kind = rng.random(draws)
             group = community[u]
             low, high = by_community[group], by_community[group + 1]
-            wider = kind >= inside * config.locality
+            wider = kind >= inside * (config.locality if attempt < 3 else 0.0)  # small communities fill up
             low[wider], high[wider] = by_class[label[u[wider]]], by_class[label[u[wider]] + 1]
             anywhere = kind >= inside
             low[anywhere], high[anywhere] = 0.0, bounds[-1]
             v = _draw(bounds, low + rng.random(draws) * (high - low))
             pair = np.minimum(u, v) * config.nodes + np.maximum(u, v)
-            before = keys.size
-            keys = np.unique(np.concatenate([keys, pair[u != v]]))
-            advance(keys.size - before)
+            pair = np.unique(pair[u != v])
+            fresh = rng.permutation(pair if keys.size == 0 else np.setdiff1d(pair, keys, assume_unique=True))
+            fresh = fresh[:missing]
+            keys = np.sort(np.concatenate([keys, fresh]), kind="stable")
+            advance(fresh.size)
         else:
             raise UserError(
                 f"only {keys.size} of {num_edges} distinct edges could be drawn: give fewer edges, fewer or "
                 "larger communities, or less locality"
             )
-    keys = rng.permutation(keys)[:num_edges]
+    keys = rng.permutation(keys)
     return keys // config.nodes, keys % config.nodes
+
+
+def _structural_homophily(config: SyntheticConfig, chance: float) -> float:
+    """What the planted classes need so that the labels, some of them redrawn, have the homophily asked for."""
+    both_true = (1 - config.label_noise) ** 2
+    if both_true < 1e-6:
+        return config.homophily
+    return min(max((config.homophily - (1 - both_true) * chance) / both_true, 0.0), 1.0)
 
 
 def _draw(bounds: Array, at: Array) -> Array:
