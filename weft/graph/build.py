@@ -1,6 +1,7 @@
 """From edges in memory to a checked Graph."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,21 @@ def csr_from_endpoints(
         indptr, indices = kept_before[indptr], indices[keep]
         weight = None if weight is None else weight[keep]
     return CSR(indptr, indices, num_nodes, weight)
+
+
+def to_undirected(graph: Graph) -> Graph:
+    """The same graph with every edge in both directions, each once; of equal edges the first weight counts."""
+    adjacency = graph.adjacency
+    dst = np.repeat(np.arange(graph.num_nodes, dtype=np.int32), adjacency.degrees().numpy())
+    both = csr_from_endpoints(
+        adjacency.indices.numpy(),
+        dst,
+        graph.num_nodes,
+        adjacency.weight,
+        undirected=True,
+        drop_duplicates=True,
+    )
+    return replace(graph, adjacency=both)
 
 
 def check_graph(graph: Graph) -> None:

@@ -1,37 +1,178 @@
 """One door to every graph: `open_graph(spec)`."""
 
+import importlib.util
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
 
 from weft.errors import UserError, unknown
+from weft.graph.build import from_edges, to_undirected
+from weft.graph.edgelist import EDGE_FILES
 from weft.graph.files import MANIFEST
+from weft.graph.foreign import from_pyg, load_graphbolt_folder, load_pyg_folder, require
 from weft.graph.graph import Graph
-from weft.graph.npz import load_npz
+from weft.graph.ingest import ingest_edges, is_edge_file
+from weft.graph.npz import load_npz, read_npz_names
+from weft.graph.ogb import ARCHIVES, is_ogb_folder, load_ogb, load_ogb_folder
+from weft.graph.splits import per_class_split
 from weft.graph.store import load_graph
 from weft.graph.synthetic import PREFIX, PRESETS, parse_synthetic
 
-DATA_FOLDER = "WEFT_DATA"  # environment: a folder of NAME.npz files and graph folders
+DATA_FOLDER = "WEFT_DATA"  # environment: a folder of NAME.npz files and graph folders; downloads go there too
+PYG_PREFIX = "pyg:"
+PYG = {  # name: class in torch_geometric.datasets, its name argument
+    "citeseer": ("Planetoid", "CiteSeer"),
+    "pubmed": ("Planetoid", "PubMed"),
+    "amazon-computers": ("Amazon", "Computers"),
+    "amazon-photo": ("Amazon", "Photo"),
+    "coauthor-cs": ("Coauthor", "CS"),
+    "coauthor-physics": ("Coauthor", "Physics"),
+    "tolokers": ("HeterophilousGraphDataset", "Tolokers"),
+    "wikics": ("WikiCS", None),
+    "flickr": ("Flickr", None),
+    "reddit": ("Reddit", None),
+    "yelp": ("Yelp", None),
+    "amazon-products": ("AmazonProducts", None),
+}
+CORA_CLASSES = (
+    *("Neural_Networks", "Rule_Learning", "Reinforcement_Learning", "Probabilistic_Methods"),
+    *("Theory", "Genetic_Algorithms", "Case_Based"),
+)
 
 
-def open_graph(spec: str | Path) -> Graph:
-    """A named data set, a graph folder, an npz file, or `synthetic:NAME?key=value,...`."""
+def open_graph(spec: str | Path, root: str | Path | None = None) -> Graph:
+    """A named data set, a graph folder, an npz file, `synthetic:NAME?key=value,...`, another library's folder."""
     text = str(spec)
     if text.startswith(PREFIX):
         return parse_synthetic(text)
     path = Path(spec)
     if path.is_dir():
-        return load_graph(path)
-    if path.suffix == ".npz":
-        return load_npz(path)
-    if path.exists():
+        return _open_folder(path)
+    if path.is_file():
+        if path.suffix == ".npz":
+            return load_npz(path)
         raise UserError(f"{path} is no graph folder and no npz file: make a graph folder of it with weft ingest")
-    return load_named(text)
+    if path.suffix in EDGE_FILES or os.sep in text:
+        raise UserError(f"{path} does not exist: give a graph folder, an npz file or the name of a data set")
+    return load_named(text, root)
+
+
+def ingest(source: str | Path, **options: Any) -> Graph:
+    """Whatever weft can read: an edge list with `ingest_edges`' options, else what `open_graph` takes."""
+    given = {key: value for key, value in options.items() if value not in (None, False, ())}
+    path = Path(source)
+    whole = path.suffix == ".npz" and path.is_file() and "edge_index" in read_npz_names(path)
+    if is_edge_file(path) and not (whole and given.keys() <= {"undirected"}):
+        return ingest_edges(path, **options)
+    if path.suffix == ".npz" and path.is_file():
+        return load_npz(path, undirected=True if given.get("undirected") else None)
+    if unfit := sorted(given.keys() - {"name", "undirected"}):
+        raise UserError(
+            f"{source} is no edge list, so that {', '.join(unfit)} cannot be given with it: edge lists end in "
+            f"{', '.join(EDGE_FILES)}"
+        )
+    graph = open_graph(source)
+    return replace(to_undirected(graph) if "undirected" in given else graph, name=given.get("name", graph.name))
 
 
 def load_named(name: str, root: str | Path | None = None) -> Graph:
-    folder = Path(root or os.environ.get(DATA_FOLDER, "."))
-    if (folder / f"{name}.npz").exists():
+    """A data set by name, from `root` or the folder in WEFT_DATA where it lies there, else from its source."""
+    if name.startswith(PREFIX):
+        return parse_synthetic(name)
+    folder = data_folder(root)
+    if (folder / f"{name}.npz").is_file():
         return load_npz(folder / f"{name}.npz")
-    if (folder / name / MANIFEST).exists():
+    if (folder / name / MANIFEST).is_file():
         return load_graph(folder / name)
-    raise unknown("data set", name, [*(f"{PREFIX}{preset}" for preset in PRESETS)])
+    if name == "cora":
+        return load_cora()
+    if name in ARCHIVES:
+        return load_ogb(name, folder)
+    if name in PYG:
+        return _load_pyg(*PYG[name], name, folder)
+    if name.startswith(PYG_PREFIX):
+        dataset, _, argument = name.removeprefix(PYG_PREFIX).partition("/")
+        return _load_pyg(dataset, argument or None, name.replace(":", "-").replace("/", "-").lower(), folder)
+    raise unknown("data set", name, known_names(folder))
+
+
+def known_names(root: str | Path | None = None) -> list[str]:
+    """Every name that `load_named` takes."""
+    folder = data_folder(root)
+    local = [file.stem for file in folder.glob("*.npz")] if folder.is_dir() else []
+    return sorted({"cora", *ARCHIVES, *PYG, *(f"{PREFIX}{preset}" for preset in PRESETS), *local})
+
+
+def data_folder(root: str | Path | None = None) -> Path:
+    return Path(root or os.environ.get(DATA_FOLDER) or Path.home() / ".cache" / "weft")
+
+
+def load_cora() -> Graph:
+    """Cora from the wheel `graphdatascience`. It has no split: this one is seeded, 20 per class / 500 / 1000.
+
+    It is drawn like Planetoid's public split but is not that split, so that accuracies differ by a point or two.
+    """
+    found = importlib.util.find_spec("graphdatascience")
+    if found is None or not found.submodule_search_locations:
+        raise UserError("the data set 'cora' needs graphdatascience: pip install 'weft[data]'")
+    folder = Path(next(iter(found.submodule_search_locations))) / "resources" / "cora"
+    if not (folder / "cora_nodes.parquet.gzip").is_file():
+        raise UserError("the installed graphdatascience carries no Cora: install version 1.12 or later")
+    nodes = pq.read_table(folder / "cora_nodes.parquet.gzip")
+    edges = pq.read_table(folder / "cora_rels.parquet.gzip")
+    features = nodes["features"].combine_chunks()
+    graph = from_edges(
+        edges["sourceNodeId"].to_numpy(),
+        edges["targetNodeId"].to_numpy(),
+        ids=nodes["nodeId"].to_numpy(),
+        x=features.flatten().to_numpy().reshape(len(features), -1).astype("float32"),
+        y=nodes["subject"].to_numpy(),
+        undirected=True,
+        drop_duplicates=True,
+        class_names=CORA_CLASSES,
+        name="cora",
+        meta={"source": "graphdatascience", "split": "seeded, 20 per class / 500 / 1000, not the public one"},
+    )
+    return per_class_split(graph)
+
+
+def _open_folder(path: Path) -> Graph:
+    if (path / MANIFEST).is_file():
+        return load_graph(path)
+    if (path / "metadata.yaml").is_file():
+        return load_graphbolt_folder(path)
+    if is_ogb_folder(path):
+        return load_ogb_folder(path)
+    if (path / "processed").is_dir():
+        return load_pyg_folder(path)
+    raise UserError(
+        f"{path} is no folder that weft knows: a graph folder has {MANIFEST}, GraphBolt metadata.yaml, OGB raw/ and "
+        "split/, PyG processed/"
+    )
+
+
+def _load_pyg(dataset: str, argument: str | None, name: str, root: Path) -> Graph:
+    require("torch_geometric", "data", f"the data set '{name}' comes from PyG")
+    known = importlib.import_module("torch_geometric.datasets")
+    if not hasattr(known, dataset):
+        raise unknown("PyG data set", dataset, known.__all__)
+    folder = root / "pyg" / name
+    fresh = not folder.exists()
+    arguments = {} if dataset == "KarateClub" else {"root": str(folder)}
+    if argument is not None:
+        arguments["name"] = argument
+    try:
+        data = getattr(known, dataset)(**arguments)
+    except Exception as error:  # a download fails in many ways
+        if fresh:
+            shutil.rmtree(folder, ignore_errors=True)
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"PyG could not provide the data set '{name}' ({reason}): connect to a network, or put {name}.npz into "
+            f"the folder that {DATA_FOLDER} names"
+        ) from None
+    return from_pyg(data, name=name)

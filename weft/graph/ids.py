@@ -13,11 +13,11 @@ class IdMap:
 
     def __init__(self, ids: Array, where: str = "the ids") -> None:
         self.ids, self.where = normal_ids(ids, where), where
-        self._dense = self.ids.dtype.kind == "i" and bool(
+        self.dense = self.ids.dtype.kind == "i" and bool(
             self.ids.size == 0
             or (self.ids[0] == 0 and self.ids[-1] == self.ids.size - 1 and (np.diff(self.ids) == 1).all())
         )
-        if self._dense:
+        if self.dense:
             return
         if self.ids.dtype.kind == "i":
             self._order = np.argsort(self.ids, kind="stable")
@@ -44,8 +44,7 @@ class IdMap:
         if missing.size:
             at = int(missing[0])
             raise UserError(
-                f"{what} {at} has id '{wanted[at]}', which is not among {self.where}: add that vertex, or "
-                f"remove the {what}"
+                f"{what} {at} has id '{wanted[at]}', which is not among {self.where}: add that vertex or drop the row"
             )
         return found
 
@@ -55,7 +54,7 @@ class IdMap:
             return np.full(wanted.size, -1, np.int64)
         if wanted.dtype.kind != self.ids.dtype.kind:
             wanted = _same_kind(wanted, self.ids.dtype.kind, what, self.where)
-        if self._dense:
+        if self.dense:
             return np.where((wanted >= 0) & (wanted < self.ids.size), wanted, -1)
         if self.ids.dtype.kind == "i":
             place = np.minimum(np.searchsorted(self._sorted, wanted), self.ids.size - 1)

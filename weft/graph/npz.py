@@ -44,7 +44,7 @@ def load_npz(path: str | Path, undirected: bool | None = None) -> Graph:
         return from_edges(
             arrays["edge_index"],
             num_nodes=int(arrays["num_nodes"]) if "num_nodes" in arrays else None,
-            x=_features(arrays),
+            x=dense_features(arrays),
             y=arrays.get("y"),
             weight=arrays.get("weight"),
             train_mask=arrays.get("train_mask"),
@@ -77,6 +77,14 @@ def read_npz(path: Path) -> dict[str, Array]:
         ) from None
 
 
+def read_npz_names(path: Path) -> list[str]:
+    try:
+        with zipfile.ZipFile(path) as file:
+            return [name.removesuffix(".npy") for name in file.namelist()]
+    except (OSError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} cannot be read as npz ({error}): it is truncated, or no npz file") from None
+
+
 def _meta(path: Path, arrays: Mapping[str, Array]) -> dict[str, Any]:
     if "meta" not in arrays:
         return {}
@@ -87,7 +95,7 @@ def _meta(path: Path, arrays: Mapping[str, Array]) -> dict[str, Any]:
     return meta if isinstance(meta, dict) else {"meta": meta}
 
 
-def _features(arrays: Mapping[str, Array]) -> Array | None:
+def dense_features(arrays: Mapping[str, Array]) -> Array | None:
     if "x" in arrays:
         return arrays["x"]
     parts = [arrays.get(f"x_{part}") for part in ("data", "indices", "indptr", "shape")]

@@ -1,0 +1,140 @@
+"""What there is to know about a graph before training on it."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.graph.graph import Graph
+
+EDGES_PER_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class Description:
+    name: str
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    feature_dtype: str | None
+    num_classes: int
+    multi_label: bool
+    weighted: bool
+    undirected: bool
+    self_loops: int
+    duplicate_edges: int
+    isolated: int  # vertices without in-edges
+    degree_mean: float
+    degree_median: int
+    degree_p90: int
+    degree_p99: int
+    degree_max: int
+    homophily: float | None  # share of edges between vertices of the same known label
+    labelled: int
+    splits: tuple[dict[str, int], ...]  # per split: train, val, test, and overlap (vertices in more than one)
+    structure_bytes: int
+    feature_bytes: int
+    fingerprint: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def describe(graph: Graph) -> Description:
+    """Counts, degrees, homophily and split sizes; reads every edge once or twice, never a feature."""
+    adjacency = graph.adjacency
+    degree = adjacency.degrees()
+    ordered = torch.sort(degree).values
+
+    def quantile(q: float) -> int:
+        return int(ordered[min(int(q * (ordered.numel() - 1) + 0.5), ordered.numel() - 1)])
+
+    same, judged, loops, duplicates = _edge_counts(graph)
+    labelled = 0
+    if graph.y is not None:
+        labelled = int((graph.y >= 0).sum()) if graph.y.dim() == 1 else int((graph.y >= 0).any(1).sum())
+    tensors = (adjacency.indptr, adjacency.indices, adjacency.weight)
+    return Description(
+        name=graph.name,
+        num_nodes=graph.num_nodes,
+        num_edges=graph.num_edges,
+        num_features=graph.num_features,
+        feature_dtype=None if graph.x is None else str(graph.x.dtype).removeprefix("torch."),
+        num_classes=graph.num_classes,
+        multi_label=graph.multi_label,
+        weighted=adjacency.weight is not None,
+        undirected=is_undirected(graph),
+        self_loops=loops,
+        duplicate_edges=duplicates,
+        isolated=int((degree == 0).sum()),
+        degree_mean=graph.num_edges / graph.num_nodes,
+        degree_median=quantile(0.5),
+        degree_p90=quantile(0.9),
+        degree_p99=quantile(0.99),
+        degree_max=int(ordered[-1]),
+        homophily=same / judged if judged else None,
+        labelled=labelled,
+        splits=_split_sizes(graph),
+        structure_bytes=sum(tensor.nbytes for tensor in tensors if tensor is not None),
+        feature_bytes=0 if graph.x is None else graph.x.nbytes,
+        fingerprint=graph.fingerprint,
+    )
+
+
+def is_undirected(graph: Graph) -> bool:
+    """Whether every edge has its reverse as often, by comparing order-free sums of hashes of both directions."""
+    forward = backward = 0
+    for row, column in _chunks(graph):
+        forward += int(_mix(row, column).sum())
+        backward += int(_mix(column, row).sum())
+    return (forward - backward) % 2**64 == 0
+
+
+def _mix(a: Tensor, b: Tensor) -> Tensor:
+    value = a * -7046029254386353131 + b * -4417276706812531889 + 1609587929392839161
+    value = (value ^ (value >> 29)) * -4658895280553007687
+    return value ^ (value >> 32)
+
+
+def _chunks(graph: Graph) -> Iterator[tuple[Tensor, Tensor]]:
+    """Destination and source of every edge, whole rows at a time."""
+    indptr, indices = graph.adjacency.indptr, graph.adjacency.indices
+    begin = 0
+    while begin < graph.num_nodes:
+        limit = indptr[begin] + EDGES_PER_CHUNK
+        end = max(int(torch.searchsorted(indptr, limit, right=True)) - 1, begin + 1)
+        end = min(end, graph.num_nodes)
+        degree = indptr[begin + 1 : end + 1] - indptr[begin:end]
+        row = torch.repeat_interleave(torch.arange(begin, end), degree)
+        yield row, indices[int(indptr[begin]) : int(indptr[end])].long()
+        begin = end
+
+
+def _edge_counts(graph: Graph) -> tuple[int, int, int, int]:
+    same = judged = loops = duplicates = 0
+    labels = graph.y if graph.y is not None and graph.y.dim() == 1 else None
+    for row, column in _chunks(graph):
+        loops += int((row == column).sum())
+        duplicates += int(((row[1:] == row[:-1]) & (column[1:] == column[:-1])).sum())
+        if labels is not None:
+            first, second = labels[row], labels[column]
+            known = (first >= 0) & (second >= 0)
+            same += int(((first == second) & known).sum())
+            judged += int(known.sum())
+    return same, judged, loops, duplicates
+
+
+def _split_sizes(graph: Graph) -> tuple[dict[str, int], ...]:
+    masks = {role: getattr(graph, f"{role}_mask") for role in ("train", "val", "test")}
+    present = {role: mask.reshape(-1, graph.num_nodes) for role, mask in masks.items() if mask is not None}
+    if not present:
+        return ()
+    count = next(iter(present.values())).shape[0]
+    sizes = []
+    for split in range(count):
+        parts = {role: mask[split] for role, mask in present.items()}
+        overlap = int((sum(part.to(torch.int8) for part in parts.values()) > 1).sum())
+        sizes.append({**{role: int(part.sum()) for role, part in parts.items()}, "overlap": overlap})
+    return tuple(sizes)

@@ -1,0 +1,195 @@
+"""csv, tsv, txt and parquet files as batches of columns, read by pyarrow."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from weft.errors import UserError, unknown
+from weft.graph.files import Array
+from weft.graph.progress import progress
+
+COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+TEXT = (".csv", ".tsv", ".txt", ".edges", ".el")
+PARQUET = (".parquet", ".pq")
+BLOCK_BYTES = 16 << 20
+ROWS_PER_BATCH = 1 << 20
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """One table on disk: its column names, and what is needed to read it again in batches."""
+
+    path: Path
+    columns: tuple[str, ...]
+    delimiter: str = ","
+    skip_lines: int = 0  # comments
+    header: bool = True
+
+    @property
+    def parquet(self) -> bool:
+        return kind_of(self.path) in PARQUET
+
+    def pick(self, role: str, asked: str | None, known: Sequence[str], position: int | None = None) -> str | None:
+        """The column of a role: the one asked for, else one of a known name, else by position without header."""
+        if asked is not None:
+            if asked not in self.columns:
+                raise UserError(f"{self.path}: {unknown('column', asked, self.columns)}")
+            return asked
+        for name in self.columns:
+            if name.lower().strip() in known:
+                return name
+        if position is not None and position < len(self.columns) and (not self.header or len(self.columns) == 2):
+            return self.columns[position]
+        return None
+
+
+def kind_of(path: Path) -> str:
+    """The suffix that says what the file is, without a compression's suffix."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSED:
+        suffixes = suffixes[:-1]
+    return suffixes[-1] if suffixes else ""
+
+
+def open_table(path: Path, names: Sequence[str], header: bool | None = None) -> TableFile:
+    """`names` are column names that tell a header from a first row of data; `header` settles it."""
+    if not path.exists():
+        raise UserError(f"{path} does not exist")
+    if path.stat().st_size == 0:
+        raise UserError(f"{path} is empty: nothing to read")
+    if kind_of(path) in PARQUET:
+        with _readable(path):
+            return TableFile(path, tuple(pq.read_schema(path).names))
+    lines, skipped = _first_lines(path)
+    if not lines:
+        raise UserError(f"{path} is empty: nothing to read")
+    first = lines[0]
+    delimiter = {".csv": ",", ".tsv": "\t"}.get(kind_of(path)) or next(
+        (mark for mark in ("\t", ",", ";") if mark in first), " "
+    )
+    fields = [field.strip().strip('"') for field in first.split(delimiter)]
+    if header is None:
+        header = _is_header(path, fields, names)
+    columns = tuple(fields) if header else tuple(f"f{k}" for k in range(len(fields)))
+    if len(set(columns)) < len(columns):
+        twice = next(name for name in columns if columns.count(name) > 1)
+        raise UserError(f"{path} has two columns called '{twice}': rename one")
+    return TableFile(path, columns, delimiter, skipped, header)
+
+
+def read_batches(
+    table: TableFile, columns: Sequence[str], types: dict[str, pa.DataType] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The chosen columns, batch by batch, in the file's order."""
+    if not columns:
+        return
+    if table.parquet:
+        with (
+            _readable(table.path),
+            pq.ParquetFile(table.path) as file,
+            progress(f"reading {table.path.name}", file.metadata.num_rows) as advance,
+        ):
+            for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(columns)):
+                yield batch
+                advance(batch.num_rows)
+        return
+    with (
+        _readable(table.path),
+        pa.OSFile(str(table.path)) as raw,
+        progress(f"reading {table.path.name}", table.path.stat().st_size) as advance,
+    ):
+        yield from _read_text(table, columns, types, raw, advance)
+
+
+def _read_text(
+    table: TableFile,
+    columns: Sequence[str],
+    types: dict[str, pa.DataType] | None,
+    raw: pa.NativeFile,
+    advance: Callable[[float], None],
+) -> Iterator[pa.RecordBatch]:
+    suffix = table.path.suffix.lower()
+    stream = pa.CompressedInputStream(raw, _CODEC[suffix]) if suffix in COMPRESSED else raw
+    reader = pyarrow.csv.open_csv(
+        stream,
+        read_options=pyarrow.csv.ReadOptions(
+            block_size=BLOCK_BYTES,
+            skip_rows=table.skip_lines + (1 if table.header else 0),
+            column_names=list(table.columns),
+        ),
+        parse_options=pyarrow.csv.ParseOptions(delimiter=table.delimiter),
+        convert_options=pyarrow.csv.ConvertOptions(include_columns=list(columns), column_types=types),
+    )
+    position = 0
+    for batch in reader:
+        yield batch
+        advance(raw.tell() - position)
+        position = raw.tell()
+
+
+_CODEC = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        if "Empty CSV" in reason:
+            raise UserError(f"{path} has no rows: nothing to read") from None
+        raise UserError(f"{path} cannot be read ({reason}): it is truncated, or not the format it says") from error
+
+
+def _first_lines(path: Path) -> tuple[list[str], int]:
+    """The first line that is no comment, and how many lines come before it."""
+    skipped = 0
+    with _readable(path), pa.input_stream(str(path), compression="detect") as stream:
+        head = stream.read(1 << 16)
+    for line in head.decode("utf-8", errors="replace").splitlines():
+        if line.startswith(("#", "%")) or not line.strip():
+            skipped += 1
+        else:
+            return [line], skipped
+    return [], skipped
+
+
+def _is_header(path: Path, fields: Sequence[str], names: Sequence[str]) -> bool:
+    if any(field.lower() in names or field in names for field in fields):
+        return True
+    if all(_is_number(field) for field in fields):
+        return False
+    raise UserError(
+        f"the first line of {path} ('{', '.join(fields[:4])}') may be a header or data: pass --header or "
+        "--no-header, or name the columns"
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text or "nan")
+    except ValueError:
+        return False
+    return True
+
+
+def to_numpy(column: pa.Array | pa.ChunkedArray) -> Array:
+    """A column as numpy; missing numbers as NaN, missing text as ''."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        values: Any = column.fill_null("").to_numpy(zero_copy_only=False) if column.null_count else None
+        values = column.to_numpy(zero_copy_only=False) if values is None else values
+        return np.asarray(values).astype(np.str_)
+    if pa.types.is_null(column.type):
+        return np.full(len(column), np.nan)
+    if isinstance(column, pa.ChunkedArray):
+        return np.asarray(column.to_numpy())
+    return np.asarray(column.to_numpy(zero_copy_only=False))
