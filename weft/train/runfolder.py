@@ -6,6 +6,7 @@
     checkpoints/     weights and optimiser state
     trace.json       where the time went, for Chrome, Perfetto and the report
     tensorboard/     the same curves for TensorBoard
+    report.html      the page that `weft report` makes of it
 
 Worker 0 creates the folder and writes it; anyone may read it, while the run lasts or after it crashed.
 """
@@ -40,6 +41,7 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.trace_file = self.path / "trace.json"
         self.tensorboard = self.path / "tensorboard"
+        self.report_file = self.path / "report.html"
         self._metrics: IO[str] | None = None
         self._events: SummaryWriter | None = None
         self._purge_events_from: int | None = None
@@ -196,7 +198,7 @@ class RunFolder:
                 part.unlink()
 
 
-_OWN_FILES = ("config_file", "metrics_file", "summary_file", "checkpoints", "trace_file", "tensorboard")
+_OWN_FILES = ("config_file", "metrics_file", "summary_file", "checkpoints", "trace_file", "tensorboard", "report_file")
 
 
 def check_free(path: Path, resume: bool = False, overwrite: bool = False) -> None:
