@@ -75,6 +75,13 @@ class FolderWriter:
         if kind is not None:
             shutil.rmtree(self.temporary, ignore_errors=True)
             return
+        try:
+            self._finish()
+        except BaseException:  # a full disk, a key press: nothing stays then either
+            shutil.rmtree(self.temporary, ignore_errors=True)
+            raise
+
+    def _finish(self) -> None:
         for name, array in self._open.items():
             if isinstance(array, np.memmap):
                 array.flush()

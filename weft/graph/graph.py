@@ -36,7 +36,7 @@ class CSR:
         whole = hashlib.sha256(f"weft csr {self.num_cols}".encode())
         for array in (self.indptr, self.indices, self.weight):
             if array is not None:
-                raw = array.contiguous().view(torch.uint8).numpy()
+                raw = array.contiguous().numpy().view(np.uint8)
                 whole.update(f" {array.dtype} ".encode() + hashlib.sha256(raw.data).digest())
         return whole.hexdigest()
 
