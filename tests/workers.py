@@ -1,4 +1,4 @@
-"""Worker processes for tests: `run_workers(fn, num_workers, *args)` runs `fn(comm, *args)` on each and gives the results.
+"""Worker processes for tests: `run_workers(fn, num_workers, *args)` runs `fn(comm, *args)` on each of them.
 
     from tests.workers import run_workers
 
@@ -95,7 +95,7 @@ class _Group:
                     answers[worker] = answer
                 else:
                     failures.append(WorkerFailed(worker, *answer))
-                    until = min(until, time.monotonic() + 3.0)
+                    until = min(until, time.monotonic() + 4.0)
         if failures:
             # The cause rather than its consequences: peers of a worker that fails are WorkerLost.
             failures.sort(key=lambda f: f.kind == "WorkerLost")

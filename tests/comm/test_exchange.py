@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from tests.workers import run_workers
 
+from tests.workers import run_workers
 from weft.comm import Communicator, Route, bf16, build_route, codec_named, exchange, raw, start_exchange
 
 WORKERS = [1, 2, 3, 4, 8]

@@ -295,14 +295,7 @@ def open_communicator(
     nccl where every worker of this host has a GPU of its own, gloo otherwise.
     """
     num_workers = int(os.environ.get("WORLD_SIZE", "1"))
-    device = torch.device(device)
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise UserError("device 'cuda' was asked for, but this machine has no usable GPU: use device 'cpu'")
-        if device.index is None:
-            local = int(os.environ.get("LOCAL_RANK", "0"))
-            device = torch.device("cuda", local % torch.cuda.device_count())
-        torch.cuda.set_device(device)
+    device = _own_device(torch.device(device))
     if num_workers == 1 and backend in ("auto", "gloo", "nccl"):
         return Communicator.alone(device)
     backend = _choose_backend(backend, device)
@@ -336,6 +329,18 @@ def open_communicator(
     return Communicator(worker, num_workers, device, deadline_seconds, backend, reports)
 
 
+def _own_device(device: torch.device) -> torch.device:
+    """This worker's GPU where 'cuda' without a number was asked for."""
+    if device.type != "cuda":
+        return device
+    if not torch.cuda.is_available():
+        raise UserError("device 'cuda' was asked for, but this machine has no usable GPU: use device 'cpu'")
+    if ":" not in str(device):
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
 def _choose_backend(backend: str, device: torch.device) -> str:
     available = {
         "gloo": dist.is_gloo_available(),
@@ -363,4 +368,8 @@ def _as_bytes(tensor: Tensor) -> Tensor:
 
 def _first_sentence(text: str) -> str:
     lines = text.strip().splitlines()
-    return re.sub(r"^\[\S*\]\s*", "", lines[0].strip()).rstrip(".!") if lines else "no reason given"
+    if not lines:
+        return "no reason given"
+    # Gloo begins with a source line and ends with advice.
+    text = re.sub(r"^\[\S*\]\s*", "", lines[0].strip()).split(". This is typically", 1)[0]
+    return text.rstrip(".!")

@@ -150,5 +150,5 @@ def exchange(
     Every worker calls it, with rows or without, and every worker's result takes part in its loss (or in none):
     the backward pass is an exchange too. `kinds` are the byte classes of the two directions.
     """
-    y: Tensor = _Exchange.apply(x, route, comm, codec, kinds, what)
+    y: Tensor = _Exchange.apply(x, route, comm, codec, kinds, what)  # type: ignore[no-untyped-call]
     return y

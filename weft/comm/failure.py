@@ -6,10 +6,15 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
-# How long survivors wait for each other's word before they name who is missing.
-PATIENCE_SECONDS = 3.0
+NEVER_SENT_TAG = (1 << 24) + 1  # above every tag that the communicator uses
+
+
+def patience_seconds(deadline_seconds: float) -> float:
+    """How long survivors wait for each other's word before they name who is missing."""
+    return min(2.0, deadline_seconds / 4)
 
 
 class Reports:
@@ -21,22 +26,23 @@ class Reports:
         self._worker = worker
         self._num_workers = num_workers
 
-    def missing(self, operation: str) -> list[int]:
+    def missing(self, operation: str, deadline_seconds: float) -> list[int]:
         """Reports this worker's failure; the workers that have not reported theirs; [] when all have or none can."""
         found: list[list[int]] = []
         # In a thread of its own: a store whose host was cut off may never answer, whatever its timeout says.
-        asking = threading.Thread(target=self._ask, args=(operation, found), daemon=True)
+        patience = patience_seconds(deadline_seconds)
+        asking = threading.Thread(target=self._ask, args=(operation, patience, found), daemon=True)
         asking.start()
-        asking.join(PATIENCE_SECONDS + 2.0)
+        asking.join(patience + 1.0)
         return found[-1] if found else []
 
-    def _ask(self, operation: str, found: list[list[int]]) -> None:
+    def _ask(self, operation: str, patience: float, found: list[list[int]]) -> None:
         with suppress(RuntimeError):
             self._store.set_timeout(timedelta(seconds=1))
             self._store.set(f"weft/failed/{self._worker}", operation)
-            _break_connections()
+            _break_connections(self._worker, self._num_workers)
             others = [q for q in range(self._num_workers) if q != self._worker]
-            until = time.monotonic() + PATIENCE_SECONDS
+            until = time.monotonic() + patience
             while True:
                 absent = [q for q in others if not self._store.check([f"weft/failed/{q}"])]
                 if not absent or time.monotonic() > until:
@@ -45,7 +51,17 @@ class Reports:
             found.append(absent)
 
 
-def _break_connections() -> None:
+def _break_connections(worker: int, num_workers: int) -> None:
     """Makes peers that wait for this worker fail too, so that they report at once and are not taken for lost."""
-    with suppress(RuntimeError, AttributeError):
-        dist.distributed_c10d._get_default_group().abort()
+    with suppress(RuntimeError, ValueError):
+        if dist.get_backend() != "gloo":
+            dist.distributed_c10d._get_default_group().abort()
+            return
+    # Gloo has no abort, but a receive that times out closes every connection of the process; from whom does not
+    # matter, except that receiving from the lost worker fails at once and closes nothing.
+    for peer in range(num_workers):
+        if peer != worker:
+            with suppress(RuntimeError, ValueError):
+                never = dist.irecv(torch.empty(1, dtype=torch.uint8), peer, tag=NEVER_SENT_TAG)
+                if never is not None:
+                    never.wait(timedelta(milliseconds=1))

@@ -26,7 +26,7 @@ def all_reduce_gradients(comm: Communicator, parameters: Iterable[Parameter]) ->
         flat = _flat_buffer(comm, group)
         views = [
             piece.view_as(parameter)
-            for piece, parameter in zip(flat.split([p.numel() for p in group]), group, strict=True)
+            for piece, parameter in zip(torch.split(flat, [p.numel() for p in group]), group, strict=True)
         ]
         for view, parameter in zip(views, group, strict=True):
             if parameter.grad is None:

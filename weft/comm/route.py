@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -56,7 +57,7 @@ class Route:
         if len(spans) < sum(num_rows(rows) > 0 for rows in self.recv_rows):
             return True
         spans.sort(key=lambda s: int(s.start))
-        return any(b.start < a.stop for a, b in zip(spans, spans[1:], strict=False))
+        return any(b.start < a.stop for a, b in pairwise(spans))
 
     def num_sent(self, worker: int) -> int:
         """Rows that leave this worker, which is `worker`: own rows do not travel."""
