@@ -151,7 +151,7 @@ class _Attention:
         return out, (m, denominator)
 
     def _delta(self, grad: Tensor, out: Tensor) -> Tensor:
-        return (grad * out).view(len(out), self.heads, -1).sum(-1)
+        return (grad * out).view(len(out), self.heads, out.shape[1] // self.heads).sum(-1)
 
 
 class Attention(_Attention):

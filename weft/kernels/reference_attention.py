@@ -18,9 +18,7 @@ def _mask(indptr: Tensor, indices: Tensor, like: Tensor, dropout: Dropout | None
     return keep_edges(indptr, indices, like.shape[1], dropout).to(like.dtype) / (1.0 - dropout[0])
 
 
-def _absorb(
-    rows: Tensor, logits: Tensor, mask: Tensor, values: Tensor, m: Tensor, l: Tensor, o: Tensor
-) -> None:
+def _absorb(rows: Tensor, logits: Tensor, mask: Tensor, values: Tensor, m: Tensor, l: Tensor, o: Tensor) -> None:
     """logits, mask [E, H]; values [E, H, D]; m, l [N, H]; o [N, H*D]."""
     largest = m.clone().scatter_reduce_(0, rows[:, None].expand_as(logits), logits, "amax", include_self=True)
     shrink = torch.where(torch.isinf(largest), torch.ones_like(m), torch.exp(m - largest))
@@ -139,7 +137,8 @@ def gatv2_backward(
     g = grad.to(d_att.dtype).view(*m.shape, -1)[rows]
     d_logit = share * (mask * (g * sources).sum(-1) - delta[rows])
     d_att += (d_logit[:, :, None] * active).sum(0)
-    d_raw = d_logit[:, :, None] * att * torch.where(raw > 0, 1.0, slope).to(raw.dtype)
+    d_raw = d_logit[:, :, None] * att
+    d_raw = torch.where(raw > 0, d_raw, slope * d_raw)  # not a tensor of slopes: that would be float32
     d_query.index_add_(0, rows, d_raw.flatten(1).to(d_query.dtype))
     d_source = d_raw + (share * mask)[:, :, None] * g
     d_key.index_add_(0, cols, d_source.flatten(1).to(d_key.dtype))

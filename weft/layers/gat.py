@@ -11,6 +11,8 @@ from weft.layers.linear import bias, linear, linear_pair, weight
 class _MultiHead(Layer):
     """Heads side by side ([N, H*D]) or, with `concat=False`, their mean ([N, D])."""
 
+    output_is_free = False  # the softmax's backward pass reads it
+
     def __init__(self, num_head_out: int, heads: int, concat: bool, slope: float, dropout: float) -> None:
         super().__init__()
         self.heads, self.width, self.concat = heads, num_head_out, concat

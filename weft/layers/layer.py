@@ -10,6 +10,7 @@ class Layer(nn.Module):
 
     bias: nn.Parameter | None
     num_out: int
+    output_is_free = True  # whether the output of `combine` may be written to: nothing keeps it for backward
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} does not say how it combines rows")

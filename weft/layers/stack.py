@@ -70,7 +70,7 @@ class Stack(nn.Module):
         last = len(self.layers) - 1
         for depth, layer in enumerate(self.layers):
             before = x
-            fused = isinstance(layer, Layer) and self._fuses and depth < last
+            fused = isinstance(layer, Layer) and layer.output_is_free and self._fuses and depth < last
             x = layer.combine(graph, x) if fused else layer(graph, x)  # type: ignore[operator]
             if self.config.residual:
                 x = x + linear(before, self.skips[depth])
