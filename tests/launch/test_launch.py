@@ -1,0 +1,88 @@
+"""The launcher: environment, exit codes, who speaks, ports, signals."""
+
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.launch.launching import epoch_reached, launcher, none_left, wait_until, worker_pids
+from weft.errors import UserError
+from weft.launch import launch
+
+
+def test_workers_run_to_the_end_in_the_right_environment(tmp_path: Path) -> None:
+    with launcher(tmp_path, 2, "train") as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "worker 0 of 2 is done" in out  # worker 0 has the terminal
+    assert "worker 1" not in out  # and it alone
+    for worker in (0, 1):
+        assert (tmp_path / f"{worker}.done").exists()
+        variables = dict(line.split("=", 1) for line in (tmp_path / f"{worker}.env").read_text().splitlines())
+        assert variables["LOCAL_RANK"] == str(worker)
+        assert variables["WORLD_SIZE"] == "2"
+        assert variables["THP_MEM_ALLOC_ENABLE"] == "1"
+        assert int(variables["OMP_NUM_THREADS"]) >= 1
+        assert variables["GLOO_SOCKET_IFNAME"] == "lo"
+    assert none_left(tmp_path)
+
+
+@pytest.mark.parametrize("deed", ["mistake", "mistake-on-one"])
+def test_a_users_mistake_is_told_once(tmp_path: Path, deed: str) -> None:
+    with launcher(tmp_path, 3, deed) as process:
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 2
+    sentence = "the graph has no vertices" if deed == "mistake" else "part 2 was altered"
+    assert err.count(sentence) == 1
+    assert "Traceback" not in err
+    assert none_left(tmp_path)
+
+
+def test_a_worker_that_fails_is_named_with_its_output(tmp_path: Path) -> None:
+    with launcher(tmp_path, 2, "error-on-one") as process:
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "worker 1 failed during epoch 1: ZeroDivisionError: by nothing" in err
+    assert "about to divide" in err
+    assert none_left(tmp_path)
+
+
+def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"^port {port} is in use by another program: choose another one"):
+            launch("tests.launch.worker_script", ["train", str(tmp_path)], 2, port=port)
+    assert worker_pids(tmp_path) == []
+    with pytest.raises(UserError, match="port 99999 cannot be opened"):
+        launch("tests.launch.worker_script", ["train", str(tmp_path)], 2, port=99999)
+
+
+def test_a_run_needs_workers() -> None:
+    with pytest.raises(UserError, match="at least one worker"):
+        launch("tests.launch.worker_script", [], 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_let_workers_write_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
+    with launcher(tmp_path, 2, "leave") as process:
+        wait_until(lambda: epoch_reached(tmp_path, 1, 3))
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    checkpoints = [(tmp_path / f"{worker}.checkpoint").read_text() for worker in (0, 1)]
+    assert checkpoints[0] == checkpoints[1]
+    assert "error" not in err
+    assert none_left(tmp_path)
+
+
+def test_workers_that_do_not_leave_are_ended(tmp_path: Path) -> None:
+    with launcher(tmp_path, 2, "stop", "60", "2") as process:  # worker 1 stops itself: it cannot leave
+        wait_until(lambda: (tmp_path / "fired").exists())
+        process.send_signal(signal.SIGTERM)
+        begin = time.monotonic()
+        process.communicate(timeout=60)
+    assert time.monotonic() - begin < 20
+    assert process.returncode != 0
+    assert none_left(tmp_path)
