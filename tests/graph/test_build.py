@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import UserError
@@ -21,6 +21,7 @@ def edges_of(graph: Graph) -> list[tuple[int, int]]:
 pairs = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40)
 
 
+@settings(deadline=None)
 @given(pairs)
 def test_edges_come_back_grouped_by_destination_and_sorted(listed: list[tuple[int, int]]) -> None:
     src, dst = [u for u, _ in listed], [v for _, v in listed]
@@ -32,6 +33,7 @@ def test_edges_come_back_grouped_by_destination_and_sorted(listed: list[tuple[in
     assert [(u, v) for u, v, _ in carried] == edges_of(graph)
 
 
+@settings(deadline=None)
 @given(pairs)
 def test_undirected_adds_each_reverse_and_keeps_loops_single(listed: list[tuple[int, int]]) -> None:
     graph = from_edges([u for u, _ in listed], [v for _, v in listed], num_nodes=7, undirected=True)
@@ -39,6 +41,7 @@ def test_undirected_adds_each_reverse_and_keeps_loops_single(listed: list[tuple[
     assert sorted(edges_of(graph)) == sorted(expected)
 
 
+@settings(deadline=None)
 @given(pairs)
 def test_drop_duplicates_keeps_the_first_weight(listed: list[tuple[int, int]]) -> None:
     weight = np.arange(len(listed), dtype=np.float32)
@@ -50,6 +53,7 @@ def test_drop_duplicates_keeps_the_first_weight(listed: list[tuple[int, int]]) -
     assert graph.adjacency.weight.tolist() == [first[edge] for edge in edges_of(graph)]
 
 
+@settings(deadline=None)
 @given(pairs)
 def test_to_undirected_is_symmetric_and_simple(listed: list[tuple[int, int]]) -> None:
     graph = to_undirected(from_edges([u for u, _ in listed], [v for _, v in listed], num_nodes=7))
@@ -60,6 +64,7 @@ def test_to_undirected_is_symmetric_and_simple(listed: list[tuple[int, int]]) ->
 text_ids = st.text(st.characters(blacklist_characters="\x00", blacklist_categories=["Cs"]), min_size=1, max_size=8)
 
 
+@settings(deadline=None)
 @given(
     st.one_of(
         st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20, unique=True),
