@@ -1,3 +1,16 @@
-#include <nanobind/nanobind.h>
+#include "bind.h"
 
-NB_MODULE(_native, module) { module.attr("version") = "0.1.0"; }
+#ifdef WEFT_PARTITION
+void bind_partition(nb::module_ &);
+#endif
+
+NB_MODULE(_native, module) {
+    module.attr("version") = "0.1.0";
+    module.attr("interface") = 1;  // raised with INTERFACE in weft/kernels/native.py
+    weft::bind_csr(module);
+    weft::bind_kernels(module);
+    weft::bind_products(module);
+#ifdef WEFT_PARTITION
+    bind_partition(module);
+#endif
+}

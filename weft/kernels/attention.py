@@ -65,9 +65,7 @@ def attend_finish(l: Tensor, o: Tensor) -> None:
         reference.attend_finish(l, o)
         return
     l = l.contiguous()
-    native.attend_finish(
-        pointer(l), pointer(o), code(o), l.shape[0], l.shape[1], o.shape[1] // l.shape[1], threads()
-    )
+    native.attend_finish(pointer(l), pointer(o), code(o), l.shape[0], l.shape[1], o.shape[1] // l.shape[1], threads())
 
 
 def gat_backward(
@@ -237,9 +235,7 @@ def gatv2_backward(
     )
 
 
-def _check_state(
-    indptr: Tensor, indices: Tensor, values: Tensor, m: Tensor, l: Tensor
-) -> tuple[torch.dtype, int, int]:
+def _check_state(indptr: Tensor, indices: Tensor, values: Tensor, m: Tensor, l: Tensor) -> tuple[torch.dtype, int, int]:
     """dtype of terms and state, heads, columns a head."""
     check_rows("values", values)
     check_csr(indptr, indices, values.shape[0])
@@ -255,9 +251,7 @@ def _check_state(
     return scalar, num_heads, values.shape[1] // num_heads
 
 
-def _check_transposed(
-    indptr: Tensor, indices: Tensor, indptr_t: Tensor, indices_t: Tensor, order_t: Tensor
-) -> None:
+def _check_transposed(indptr: Tensor, indices: Tensor, indptr_t: Tensor, indices_t: Tensor, order_t: Tensor) -> None:
     check_csr(indptr_t, indices_t, indptr.numel() - 1)
     require(
         indices.numel() == indices_t.numel(),

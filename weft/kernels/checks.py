@@ -48,9 +48,7 @@ def check_shape(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.
 
 def check_indptr(indptr: Tensor, num_edges: int) -> None:
     if indptr.dim() != 1 or indptr.dtype != torch.int64 or indptr.numel() == 0:
-        raise ValueError(
-            f"indptr must be int64 [rows + 1], but is {indptr.dtype} with shape {tuple(indptr.shape)}"
-        )
+        raise ValueError(f"indptr must be int64 [rows + 1], but is {indptr.dtype} with shape {tuple(indptr.shape)}")
     if not indptr.is_contiguous():
         raise ValueError("indptr must be contiguous")
     if _remembered(indptr) != num_edges:
@@ -67,9 +65,7 @@ def check_indptr(indptr: Tensor, num_edges: int) -> None:
 def check_csr(indptr: Tensor, indices: Tensor, num_cols: int) -> None:
     """Rows that partition the edges, and column numbers in [0, num_cols)."""
     if indices.dim() != 1 or indices.dtype != torch.int32:
-        raise ValueError(
-            f"indices must be int32 [E], but is {indices.dtype} with shape {tuple(indices.shape)}"
-        )
+        raise ValueError(f"indices must be int32 [E], but is {indices.dtype} with shape {tuple(indices.shape)}")
     if not indices.is_contiguous():
         raise ValueError("indices must be contiguous")
     check_indptr(indptr, indices.numel())

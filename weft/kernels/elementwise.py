@@ -89,9 +89,7 @@ def relu_dropout_backward(grad: Tensor, out: Tensor, p: float, into: Tensor | No
     grad, out = grad.contiguous(), out.contiguous()
     if into is None:
         into = torch.empty_like(grad)
-    native.relu_dropout_backward(
-        pointer(grad), pointer(out), code(grad), grad.numel(), p, pointer(into), threads()
-    )
+    native.relu_dropout_backward(pointer(grad), pointer(out), code(grad), grad.numel(), p, pointer(into), threads())
     return into
 
 
@@ -108,9 +106,7 @@ def head_dot(z: Tensor, att: Tensor, out: Tensor | None = None) -> Tensor:
     z, att = z.contiguous(), att.contiguous()
     if out is None:
         out = torch.empty(shape, dtype=att.dtype)
-    native.head_dot(
-        pointer(z), code(z), z.shape[0], att.shape[0], att.shape[1], pointer(att), pointer(out), threads()
-    )
+    native.head_dot(pointer(z), code(z), z.shape[0], att.shape[0], att.shape[1], pointer(att), pointer(out), threads())
     return out
 
 
@@ -150,8 +146,6 @@ def head_dot_backward(
 
 def _heads(z: Tensor, att: Tensor) -> tuple[int, int]:
     require(att.dim() == 2, f"att must be [heads, columns a head], but its shape is {tuple(att.shape)}")
-    require(
-        z.shape[1] == att.numel(), f"rows have {z.shape[1]} columns, but att has {tuple(att.shape)} of them"
-    )
+    require(z.shape[1] == att.numel(), f"rows have {z.shape[1]} columns, but att has {tuple(att.shape)} of them")
     check_shape("att", att, tuple(att.shape), accumulator_dtype(z.dtype))
     return z.shape[0], att.shape[0]

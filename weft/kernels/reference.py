@@ -21,9 +21,7 @@ def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def rows_of(indptr: Tensor) -> Tensor:
     """Destination row of every edge, int64 [E]."""
-    return torch.repeat_interleave(
-        torch.arange(indptr.numel() - 1, device=indptr.device), indptr[1:] - indptr[:-1]
-    )
+    return torch.repeat_interleave(torch.arange(indptr.numel() - 1, device=indptr.device), indptr[1:] - indptr[:-1])
 
 
 # ---- CSR ---------------------------------------------------------------------------------------------------
@@ -74,9 +72,7 @@ def spmm(
     return out.copy_(total)
 
 
-def max_absorb(
-    indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor | None, out: Tensor, count: Tensor
-) -> None:
+def max_absorb(indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor | None, out: Tensor, count: Tensor) -> None:
     rows = rows_of(indptr)
     messages = x[indices.long()].to(out.dtype)
     if weight is not None:

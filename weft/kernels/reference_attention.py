@@ -11,6 +11,11 @@ from torch import Tensor
 from weft.kernels.reference import Dropout, keep_edges, rows_of
 
 
+def _split(rows: Tensor, state: Tensor) -> Tensor:
+    """[R, H*D] -> [R, H, D], with H as in the state [N, H]; R may be 0."""
+    return rows.view(rows.shape[0], state.shape[1], rows.shape[1] // state.shape[1])
+
+
 def _mask(indptr: Tensor, indices: Tensor, like: Tensor, dropout: Dropout | None) -> Tensor:
     """Factor of every normalised coefficient, [E, H]: 0 or 1 / (1 - p)."""
     if dropout is None or dropout[0] == 0:
@@ -26,7 +31,7 @@ def _absorb(rows: Tensor, logits: Tensor, mask: Tensor, values: Tensor, m: Tenso
     share = torch.exp(logits - largest[rows])
     m.copy_(largest)
     l.mul_(shrink).index_add_(0, rows, share)
-    state = o.view(*m.shape, -1)
+    state = _split(o, m)
     state.mul_(shrink[:, :, None]).index_add_(0, rows, (share * mask)[:, :, None] * values)
 
 
@@ -48,12 +53,12 @@ def gat_absorb(
 ) -> None:
     rows, cols = rows_of(indptr), indices.long()
     logits = _gat_logits(rows, cols, dst_term, src_term, slope)
-    heads = values.to(o.dtype).view(values.shape[0], m.shape[1], -1)
+    heads = _split(values.to(o.dtype), m)
     _absorb(rows, logits, _mask(indptr, indices, logits, dropout), heads[cols], m, l, o)
 
 
 def attend_finish(l: Tensor, o: Tensor) -> None:
-    state = o.view(*l.shape, -1)
+    state = _split(o, l)
     state.copy_(torch.where(l[:, :, None] > 0, state / l[:, :, None], 0.0))
 
 
@@ -80,8 +85,8 @@ def gat_backward(
     raw = dst_term[rows] + src_term[cols]
     share = torch.exp(torch.nn.functional.leaky_relu(raw, slope) - m[rows]) / l[rows]
     mask = _mask(indptr, indices, raw, dropout)
-    heads = values.to(d_dst.dtype).view(values.shape[0], m.shape[1], -1)[cols]
-    g = grad.to(d_dst.dtype).view(*m.shape, -1)[rows]
+    heads = _split(values.to(d_dst.dtype), m)[cols]
+    g = _split(grad.to(d_dst.dtype), m)[rows]
     d_logit = share * (mask * (g * heads).sum(-1) - delta[rows])
     d_raw = torch.where(raw > 0, d_logit, slope * d_logit)
     d_dst.index_add_(0, rows, d_raw)
@@ -134,7 +139,7 @@ def gatv2_backward(
     logits = (active * att).sum(-1)
     share = torch.exp(logits - m[rows]) / l[rows]
     mask = _mask(indptr, indices, logits, dropout)
-    g = grad.to(d_att.dtype).view(*m.shape, -1)[rows]
+    g = _split(grad.to(d_att.dtype), m)[rows]
     d_logit = share * (mask * (g * sources).sum(-1) - delta[rows])
     d_att += (d_logit[:, :, None] * active).sum(0)
     d_raw = d_logit[:, :, None] * att

@@ -1,0 +1,24 @@
+// How Python's integers become pointers: the faces in weft/kernels pass data_ptr() of tensors that they checked.
+#pragma once
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
+
+#include <cstdint>
+
+namespace nb = nanobind;
+
+namespace weft {
+
+typedef std::uintptr_t Pointer;
+
+template <class T>
+T *as(Pointer address) {
+    return reinterpret_cast<T *>(address);
+}
+
+void bind_csr(nb::module_ &);
+void bind_kernels(nb::module_ &);
+void bind_products(nb::module_ &);  // after bind_kernels, whose instruction set it takes
+
+}  // namespace weft
