@@ -27,14 +27,14 @@ from weft.train.rundata import RunData, flatten, number
 
 NOTHING = "\N{EN DASH}"
 
-_BYTE_COLORS = {
-    "hidden_forward": "c0",
-    "hidden_backward": "c1",
-    "features": "c2",
-    "gradients": "c3",
-    "ids": "c4",
-    "topology": "c6",
-    "control": "c7",
+_BYTE_COLORS = {  # not the runs' colors: in a comparison both are on the page
+    "hidden_forward": "w0",
+    "hidden_backward": "w1",
+    "features": "w2",
+    "gradients": "w3",
+    "ids": "w4",
+    "topology": "w5",
+    "control": "w6",
 }
 _WORDS = {
     "roc_auc": "ROC AUC",
@@ -326,7 +326,7 @@ def settings(runs: Sequence[RunData]) -> str:
         panel = (
             f'<details class="panel"><summary>All {len(keys)} settings</summary>{_settings_table(rows, runs)}</details>'
         )
-        return section("Settings", "As they were resolved at the start; `config.yaml` holds them.", panel)
+        return section("Settings", "As they were resolved at the start and lie in config.yaml.", panel)
     rows = [(key, [values.get(key, NOTHING) for values in flat]) for key in keys]
     differing = [(key, values) for key, values in rows if len(set(values)) > 1]
     same = [(key, values[:1]) for key, values in rows if len(set(values)) == 1]
