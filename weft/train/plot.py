@@ -118,12 +118,13 @@ Points = Sequence[tuple[float, float | None]]
 class Line:
     """One curve. Points without a finite value interrupt it."""
 
-    name: str  # not in the legend if empty
+    name: str
     points: Points
     color: str = "c0"  # a class of report.css
     dashed: bool = False
     run: int | None = None  # hidden together with the run
     mark: float | None = None  # the x of a point to stand out
+    key: str | None = None  # what the legend calls it; the name unless given, left out if empty
 
 
 @dataclass(frozen=True)
@@ -183,8 +184,8 @@ def line_plot(
     data = [_hover(line, x_scale, y_scale, formatter) for line in lines]
     cut = bottom is not None or top is not None
     body = _box(data, grid(marks, y_scale, formatter), svg, x_scale, _x_marks(x_scale, xs), cut)
-    named = [line for line in lines if line.name]
-    legend = [(line.name, line.color + (" dash" if line.dashed else ""), line.run) for line in named]
+    keys = [(line.name if line.key is None else line.key, line) for line in lines]
+    legend = [(key, line.color + (" dash" if line.dashed else ""), line.run) for key, line in keys if key]
     asides = [text for text in (aside, "log scale" if log else "") if text]
     return figure(title, body, legend if len(legend) > 1 else (), note, ", ".join(asides))
 

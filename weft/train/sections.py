@@ -108,10 +108,11 @@ def _metric_plot(runs: Sequence[RunData], metric: str) -> str:
         for split, name in (("val", "validation"), ("test", "test")):
             points = run.curve(f"{split}_{metric}") if run.metric == metric else []
             if any(value is not None for _, value in points):
-                label = name if len(runs) == 1 else run.name if split == "val" else ""
+                label = name if len(runs) == 1 else f"{run.name}, {name}"
+                key = None if len(runs) == 1 else run.name if split == "val" else ""
                 shade = _second(i, runs) if split == "test" else color(i)
                 mark = run.best_epoch if split == "val" else None
-                lines.append(Line(label, points, shade, split == "test", tag(i, runs), mark))
+                lines.append(Line(label, points, shade, split == "test", tag(i, runs), mark, key))
     if not lines:
         return missing(title, "Nothing was evaluated.")
     aside = "solid on validation, dotted on test" if len(runs) > 1 and any(line.dashed for line in lines) else ""
