@@ -25,9 +25,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from weft.comm.bootstrap import PARENT_VARIABLE
 from weft.comm.communicator import DEFAULT_DEADLINE_SECONDS
-from weft.comm.process import EXIT_FAILURE, EXIT_USER_ERROR, STATUS_VARIABLE
+from weft.comm.process import EXIT_FAILURE, EXIT_USER_ERROR, PARENT_VARIABLE, STATUS_VARIABLE
 from weft.errors import UserError
 
 POLL_SECONDS = 0.05

@@ -15,7 +15,7 @@ def test_a_killed_worker_ends_the_run_and_is_named(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=60)
     assert (tmp_path / "fired").read_text() == "SIGKILL"
     assert time.monotonic() - begin < 10
-    assert process.returncode == 1
+    assert process.returncode == 1, err
     assert "worker 2 was killed by SIGKILL during epoch 12" in err
     assert "Traceback" not in err
     assert len(worker_pids(tmp_path)) == 4  # three workers and the child of the one that died
@@ -29,7 +29,7 @@ def test_a_stopped_worker_ends_the_run_within_the_deadline(tmp_path: Path) -> No
         _, err = process.communicate(timeout=60)
     assert (tmp_path / "fired").read_text() == "SIGSTOP"
     assert time.monotonic() - begin < 6 + 8  # the deadline, and the launcher's settling on a busy machine
-    assert process.returncode == 1
+    assert process.returncode == 1, err
     assert "lost worker 2 during epoch" in err
     assert none_left(tmp_path)
 

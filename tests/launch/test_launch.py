@@ -33,7 +33,7 @@ def test_workers_run_to_the_end_in_the_right_environment(tmp_path: Path) -> None
 def test_a_users_mistake_is_told_once(tmp_path: Path, deed: str) -> None:
     with launcher(tmp_path, 3, deed) as process:
         _, err = process.communicate(timeout=120)
-    assert process.returncode == 2
+    assert process.returncode == 2, err
     sentence = "the graph has no vertices" if deed == "mistake" else "part 2 was altered"
     assert err.count(sentence) == 1
     assert "Traceback" not in err
@@ -43,7 +43,7 @@ def test_a_users_mistake_is_told_once(tmp_path: Path, deed: str) -> None:
 def test_a_worker_that_fails_is_named_with_its_output(tmp_path: Path) -> None:
     with launcher(tmp_path, 2, "error-on-one") as process:
         _, err = process.communicate(timeout=120)
-    assert process.returncode == 1
+    assert process.returncode == 1, err
     assert "worker 1 failed during epoch 1: ZeroDivisionError: by nothing" in err
     assert "about to divide" in err
     assert none_left(tmp_path)

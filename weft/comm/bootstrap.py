@@ -9,7 +9,8 @@ import runpy
 import signal
 import sys
 
-PARENT_VARIABLE = "WEFT_PARENT"
+from weft.comm.process import PARENT_VARIABLE
+
 _PR_SET_PDEATHSIG = 1
 
 

@@ -16,6 +16,7 @@ from typing import NoReturn
 from weft.errors import UserError, WorkerLost
 
 STATUS_VARIABLE = "WEFT_STATUS"
+PARENT_VARIABLE = "WEFT_PARENT"  # the launcher's process id
 EXIT_FAILURE, EXIT_USER_ERROR = 1, 2
 
 _step_file: int | None = None
