@@ -3,10 +3,17 @@
 import torch
 from torch import Tensor
 
+from weft.graph.files import Array
 from weft.graph.graph import CSR
+from weft.kernels.native import native_for
 
 # Below this many edges the rows fit into cache in any order.
 REORDER_FROM_EDGES = 100_000
+# Communities hold at most so many vertices (rows of 512 bytes: half of a 512 KiB cache), those made of them
+# GROWTH times as many, and so on: a level for every size of cache.
+ROOM = 512
+GROWTH = 8
+ROUNDS = 5
 
 
 def locality_order(adjacency: CSR, reorder: bool | None = None) -> Tensor:
@@ -21,12 +28,11 @@ def wants_reorder(adjacency: CSR, reorder: bool | None) -> bool:
 
 
 def community_order(adjacency: CSR) -> Tensor:
-    """Label-propagation communities made contiguous; the same for every number of threads."""
-    try:
-        from weft.kernels import _native
-    except ImportError:
+    """Communities by label propagation made contiguous; ids as they are without the native module."""
+    native = native_for(adjacency.indptr)
+    if native is None:
         return torch.arange(adjacency.num_rows)
-    if not hasattr(_native, "community_order"):
-        return torch.arange(adjacency.num_rows)
-    order = _native.community_order(adjacency.indptr.numpy(), adjacency.indices.numpy())
+    order: Array = native.community_order(
+        adjacency.indptr.numpy(), adjacency.indices.numpy(), ROOM, GROWTH, ROUNDS
+    )
     return torch.from_numpy(order)

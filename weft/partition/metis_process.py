@@ -1,0 +1,35 @@
+"""Runs METIS on a folder of arrays (see metis.py). A script of its own, so that it imports no torch."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pymetis
+
+UNEVEN_PER_MILLE = 30  # METIS' ufactor: how much a part may exceed the mean
+
+
+def main() -> None:
+    folder, parts, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    dtype = pymetis.zero_copy_dtype()
+
+    def read(name: str) -> "np.ndarray[tuple[int], np.dtype[np.integer]]":
+        array = np.load(folder / f"{name}.npy", allow_pickle=False)
+        if array.size and int(array.max()) > np.iinfo(dtype).max:
+            raise SystemExit(f"the graph is too large for this METIS, built with {dtype} indices")
+        return array.astype(dtype, copy=False)
+
+    options = pymetis.Options(seed=seed % 2**31, ufactor=UNEVEN_PER_MILLE)
+    result = pymetis.part_graph(
+        parts,
+        pymetis.CSRAdjacency(read("indptr"), read("indices")),
+        vweights=read("weight"),
+        eweights=read("edge_weight"),
+        recursive=False,
+        options=options,
+    )
+    np.save(folder / "owner.npy", np.asarray(result.vertex_part, dtype=np.int32))
+
+
+if __name__ == "__main__":
+    main()
