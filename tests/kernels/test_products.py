@@ -1,0 +1,95 @@
+"""Products that skip zeros equal plain products, whatever the shape, stride, share of zeros and thread count."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from weft.kernels import native_available, products
+
+pytestmark = pytest.mark.skipif(not native_available, reason="the native module is not built")
+
+
+@pytest.fixture(autouse=True)
+def _always_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_FEWEST", 0)
+
+
+def rows(num_rows: int, width: int, share: float, seed: int = 0) -> Tensor:
+    """Rows of which about `share` is not zero."""
+    generator = torch.Generator().manual_seed(seed)
+    kept = torch.rand(num_rows, width, generator=generator) < share
+    return torch.randn(num_rows, width, generator=generator) * kept
+
+
+def close(found: Tensor, x: Tensor, y: Tensor) -> bool:
+    """Within what float32 sums may differ by, in the order of their terms."""
+    x, y = x.double(), y.double()
+    return bool(((found.double() - x @ y).abs() <= 2e-6 * (x.abs() @ y.abs()) + 1e-30).all())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    num_rows=st.sampled_from([1, 7, 127, 128, 129, 255, 256, 257, 700]),
+    depth=st.integers(1, 70),
+    width=st.integers(1, 70),
+    share=st.sampled_from([0.0, 0.1, 0.25]),
+    transposed=st.booleans(),
+)
+def test_product_equals_dense(num_rows: int, depth: int, width: int, share: float, transposed: bool) -> None:
+    x = rows(num_rows, depth, share)
+    matrix = torch.randn(width, depth).t() if transposed else torch.randn(depth, width)
+    assert close(products.product(x, matrix), x, matrix)
+    out = torch.ones(num_rows, width)
+    products.product(x, matrix, out=out, accumulate=True)
+    torch.testing.assert_close(out, 1 + x @ matrix, rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    num_rows=st.sampled_from([1, 9, 255, 256, 257, 1000, 5000]),
+    depth=st.integers(1, 70),
+    width=st.integers(1, 70),
+    sparse_side=st.sampled_from(["left", "right"]),
+)
+def test_reduce_equals_dense(num_rows: int, depth: int, width: int, sparse_side: str) -> None:
+    left = rows(num_rows, depth, 0.2 if sparse_side == "left" else 1.0)
+    right = rows(num_rows, width, 0.2 if sparse_side == "right" else 1.0, seed=1)
+    assert close(products.reduce_product(left, right), left.t(), right)
+
+
+def test_zeros_are_skipped_only_where_that_pays() -> None:
+    assert products.skips(rows(300, 64, 0.25))
+    assert not products.skips(rows(300, 64, 0.9))
+    assert not products.skips(rows(300, 64, 0.25).double())
+    assert not products.skips(rows(300, 64, 0.25).t())
+
+
+def test_views_of_wider_rows() -> None:
+    wide = rows(400, 96, 0.2)
+    x, right = wide[:, 8:40], torch.randn(400, 80)[:, 3:51]
+    matrix = torch.randn(32, 50)
+    assert close(products.product(x, matrix), x, matrix)
+    assert close(products.reduce_product(x, right), x.t(), right)
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    x, right, matrix = rows(6000, 40, 0.25), torch.randn(6000, 33), torch.randn(40, 33)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append((products.product(x, matrix), products.reduce_product(x, right)))
+    finally:
+        torch.set_num_threads(before)
+    for product, reduced in found[1:]:
+        assert torch.equal(product, found[0][0]) and torch.equal(reduced, found[0][1])
+
+
+def test_wrong_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match="5 columns"):
+        products.product(torch.ones(3, 5), torch.ones(4, 2))
+    with pytest.raises(ValueError, match="as many rows"):
+        products.reduce_product(torch.ones(3, 5), torch.ones(4, 2))
