@@ -198,8 +198,8 @@ class Communicator:
         gathered = torch.empty((self.num_workers, *tensor.shape), dtype=tensor.dtype, device=staged.device)
         if tensor.numel():
             self._count(kind, tensor)
-            whole, part = _as_bytes(gathered), _as_bytes(staged)
-            work = self._guard(lambda: dist.all_gather_into_tensor(whole, part, async_op=True), f"all-gather of {what}")
+            places, part = [_as_bytes(place) for place in gathered], _as_bytes(staged)
+            work = self._guard(lambda: dist.all_gather(places, part, async_op=True), f"all-gather of {what}")
             self._wait(work, f"all-gather of {what}")
         return gathered.to(tensor.device)
 
@@ -263,6 +263,8 @@ class Communicator:
         started = time.perf_counter()
         # The survivors' asking around who is missing is part of the deadline.
         limit = self.deadline_seconds - patience_seconds(self.deadline_seconds)
+        if self.backend == "mpi":  # its wait knows no timeout
+            self._guard(lambda: _poll(work, limit), operation, peer)
         self._guard(lambda: work.wait(timedelta(seconds=limit)), operation, peer)
         self.waited_seconds += time.perf_counter() - started
 
@@ -358,6 +360,14 @@ def _choose_backend(backend: str, device: torch.device) -> str:
     if backend == "nccl" and device.type != "cuda":
         raise UserError("backend 'nccl' moves GPU tensors only: use device 'cuda', or backend 'gloo'")
     return backend
+
+
+def _poll(work: Any, limit_seconds: float) -> None:
+    until = time.monotonic() + limit_seconds
+    while not work.is_completed():
+        if time.monotonic() > until:
+            raise RuntimeError("timed out")
+        time.sleep(1e-4)
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:
