@@ -1,14 +1,18 @@
 """Two hosts, each with its own network: they work together, and when one is cut off both say so and end."""
 
+import json
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.launch.launching import epoch_reached, wait_until
-from tests.multihost.hosts import finish, output, two_hosts, why_not
+from tests.multihost.hosts import ROOT, finish, output, two_hosts, why_not
 
+DATA = "synthetic:demo"
 REASON = why_not()
 pytestmark = [pytest.mark.multihost, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
 
@@ -46,3 +50,55 @@ def test_a_host_that_is_cut_off_ends_the_run_on_both_sides(tmp_path: Path) -> No
         for worker, text in enumerate(said):
             words = rf"worker {worker} lost worker {1 - worker} during epoch \d+: .* deadline of {deadline_seconds} s"
             assert re.search(words, text), text
+
+
+def _partition(folder: Path) -> Path:
+    """A small graph in four parts."""
+    command = [sys.executable, "-m", "weft", "partition", DATA, "--parts", "4", "--method", "random"]
+    subprocess.run([*command, "--out", str(folder / "parts")], check=True, cwd=ROOT, timeout=120, capture_output=True)
+    return folder / "parts"
+
+
+def test_two_hosts_train_together_as_one_does(tmp_path: Path) -> None:
+    parts = _partition(tmp_path)
+    train = ["weft", "train", "--data", str(parts), "--model", "gcn", "--epochs", "5", "--seed", "3"]
+    with two_hosts() as hosts:
+        arguments = ["-m", "--", *train, "--run", str(tmp_path / "two")]
+        runs = [hosts.torchrun(host, 1, arguments) for host in (0, 1)]
+        for run in runs:
+            code, said = finish(run, 240)
+            assert code == 0, said
+    alone = [sys.executable, "-m", *train, "--run", str(tmp_path / "one"), "--workers", "1"]
+    subprocess.run(alone, check=True, cwd=ROOT, timeout=240, capture_output=True)
+    two, one = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("two", "one"))
+    assert (two["workers"], one["workers"]) == (2, 1)
+    assert two["wire_bytes"]["hidden_forward"] > 0
+    assert two["train_loss"] == pytest.approx(one["train_loss"], rel=1e-4)
+
+
+def test_training_ends_when_a_host_is_cut_off(tmp_path: Path) -> None:
+    parts, deadline_seconds = _partition(tmp_path), 8
+    with two_hosts() as hosts:
+        arguments = ["-m", "--", "weft", "train", "--data", str(parts), "--model", "gcn", "--epochs", "1000000"]
+        arguments += ["--set", f"deadline_seconds={deadline_seconds}", "--set", "train.patience=null"]
+        runs = [hosts.torchrun(host, 1, [*arguments, "--run", str(tmp_path / "run")]) for host in (0, 1)]
+        wait_until(lambda: _epochs(tmp_path / "run") >= 3 or any(run.poll() is not None for run in runs), seconds=240)
+        assert [run.poll() for run in runs] == [None, None], "\n".join(output(run) for run in runs)
+        hosts.cut()
+        begin = time.monotonic()
+        for worker, run in enumerate(runs):
+            code, said = finish(run, 90)
+            assert code != 0
+            assert re.search(rf"worker {worker} lost worker {1 - worker} during epoch \d+", _one_line(said)), said
+        assert time.monotonic() - begin < deadline_seconds + 40
+
+
+def _epochs(run: Path) -> int:
+    try:
+        return len((run / "metrics.jsonl").read_text().splitlines())
+    except FileNotFoundError:
+        return 0
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
