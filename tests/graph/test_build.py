@@ -148,8 +148,8 @@ def test_bad_input_is_one_sentence(arguments: dict[str, object], message: str) -
 
 
 def test_nan_is_found_beyond_the_first_chunk() -> None:
-    x = np.zeros((70_000, 1), np.float32)
-    x[69_999] = np.nan
+    x = np.zeros((70_000, 100), np.float32)
+    x[69_999, 7] = np.nan
     with pytest.raises(UserError, match="first in row 69999"):
         from_edges([0], [1], x=x)
 
@@ -171,3 +171,9 @@ def test_text_ids_find_integer_ids() -> None:
     assert known.find(np.array(["20", "10"]), "row").tolist() == [1, 0]
     with pytest.raises(UserError, match="use one kind"):
         known.find(np.array(["ten"]), "row")
+
+
+def test_large_finite_features_are_fine_and_opposite_infinities_are_not() -> None:
+    assert from_edges([0], [1], x=np.full((2, 4), 3e38, np.float32)).num_features == 4
+    with pytest.raises(UserError, match="first in row 0"):
+        from_edges([0], [1], x=[[np.inf, -np.inf], [0.0, 0.0]])

@@ -61,20 +61,16 @@ def test_directed_and_weighted() -> None:
     assert graph.adjacency.weight is not None and float(graph.adjacency.weight.min()) >= 0.5
 
 
-def accuracy_of_logistic_regression(x: torch.Tensor, graph: Graph) -> float:
+def accuracy_of_a_linear_model(x: np.ndarray, graph: Graph) -> float:
+    """Ridge regression onto one-hot labels: a fair judge of both inputs, and quick."""
     assert graph.y is not None and graph.train_mask is not None and graph.test_mask is not None
-    torch.manual_seed(0)
+    y, train, test = graph.y.numpy(), graph.train_mask.numpy(), graph.test_mask.numpy()
     x = (x - x.mean(0)) / x.std(0)
-    model = torch.nn.Linear(x.shape[1], graph.num_classes)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.1, weight_decay=1e-4)
-    for _ in range(40):
-        optimiser.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x[graph.train_mask]), graph.y[graph.train_mask])
-        loss.backward()
-        optimiser.step()
-    with torch.no_grad():
-        right = model(x[graph.test_mask]).argmax(1) == graph.y[graph.test_mask]
-    return float(right.float().mean())
+    x = np.concatenate([x, np.ones((x.shape[0], 1))], axis=1).astype(np.float64)
+    weight = np.linalg.solve(
+        x[train].T @ x[train] + np.eye(x.shape[1]), x[train].T @ np.eye(graph.num_classes)[y[train]]
+    )
+    return float(((x[test] @ weight).argmax(1) == y[test]).mean())
 
 
 @pytest.mark.parametrize("preset", ["demo", "arxiv"])
@@ -87,8 +83,8 @@ def test_the_neighbourhood_clearly_beats_the_vertex(preset: str) -> None:
     ) + scipy.sparse.eye(6000, dtype=np.float32)
     scale = scipy.sparse.diags(np.asarray(adjacency.sum(1)).ravel() ** -0.5)
     walk = (scale @ adjacency @ scale).astype(np.float32)
-    alone = accuracy_of_logistic_regression(graph.x, graph)
-    together = accuracy_of_logistic_regression(torch.from_numpy(walk @ (walk @ graph.x.numpy())), graph)
+    alone = accuracy_of_a_linear_model(graph.x.numpy(), graph)
+    together = accuracy_of_a_linear_model(walk @ (walk @ graph.x.numpy()), graph)
     assert 0.2 < alone < 0.5
     assert 0.6 < together < 0.85
     assert together > alone + 0.25

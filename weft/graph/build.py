@@ -1,5 +1,6 @@
 """From edges in memory to a checked Graph."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from weft.graph.ids import map_endpoints
 from weft.kernels import build_csr
 
 MAX_NODES = 2**31 - 1  # column indices are int32
-ROWS_PER_CHUNK = 65536
+VALUES_PER_CHUNK = 1 << 22
 ArrayLike = Tensor | Array | Sequence[Any]
 
 
@@ -288,8 +289,12 @@ def _mask(mask: ArrayLike | None) -> Tensor | None:
 
 def _check_finite(values: Tensor, what: str, ids: Array | None) -> None:
     """In chunks, so that memory-mapped features are read once and never doubled."""
-    for begin in range(0, values.shape[0], ROWS_PER_CHUNK):
-        finite = torch.isfinite(values[begin : begin + ROWS_PER_CHUNK])
+    step = max(1, VALUES_PER_CHUNK * values.shape[0] // max(1, values.numel()))
+    for begin in range(0, values.shape[0], step):
+        chunk = values[begin : begin + step]
+        if math.isfinite(float(chunk.sum(dtype=torch.float32))):  # NaN and infinity do not vanish in a sum
+            continue
+        finite = torch.isfinite(chunk)
         if not bool(finite.all()):
             rows = finite if finite.dim() == 1 else finite.all(1)
             row = begin + int(torch.nonzero(~rows)[0])
