@@ -5,12 +5,10 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-# Before torch is imported: huge pages for large tensors (fresh pages cost more than most kernels).
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from weft.errors import UserError, WorkerLost
 
@@ -35,34 +33,43 @@ def ingest(
     features: Annotated[Path | None, typer.Option(help="Vertex features: csv, parquet, npy or npz.")] = None,
     labels: Annotated[Path | None, typer.Option(help="Vertex labels: csv, parquet, npy or npz.")] = None,
     split: Annotated[
-        str | None, typer.Option(help="Split file, or shares such as 60/20/20, drawn at random by --seed.")
+        str | None, typer.Option(help="Split file, or random:0.6,0.2@SEED (train, validation), or planetoid@SEED.")
     ] = None,
-    source_column: Annotated[str | None, typer.Option(help="Column of the edges' sources.")] = None,
-    target_column: Annotated[str | None, typer.Option(help="Column of the edges' targets.")] = None,
+    src_column: Annotated[str | None, typer.Option(help="Column of the edges' sources.")] = None,
+    dst_column: Annotated[str | None, typer.Option(help="Column of the edges' destinations.")] = None,
     weight_column: Annotated[str | None, typer.Option(help="Column of the edges' weights.")] = None,
+    id_column: Annotated[str | None, typer.Option(help="Column of the vertices' ids in the vertex files.")] = None,
+    label_column: Annotated[
+        list[str] | None, typer.Option(help="Column of the labels; several make several labels per vertex.")
+    ] = None,
+    split_column: Annotated[str | None, typer.Option(help="Column that says train, val or test.")] = None,
     undirected: Annotated[bool, typer.Option("--undirected", help="Add every edge's reverse.")] = False,
-    deduplicate: Annotated[bool, typer.Option("--deduplicate", help="Keep one of several equal edges.")] = False,
-    seed: Annotated[int, typer.Option(help="Of a random split.")] = 0,
+    drop_duplicates: Annotated[
+        bool, typer.Option("--drop-duplicates", help="Keep one of several equal edges.")
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the graph.")] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Read a graph from your files into a graph folder.
 
     Ids may be any integers or strings; they come back in what 'weft export' writes.
 
-    [dim]weft ingest edges.csv --features x.parquet --labels y.csv --split 60/20/20 --undirected --out my-graph[/dim]
+    [dim]weft ingest edges.csv --features x.parquet --labels y.csv --split random:0.6,0.2@0 --undirected -o g[/dim]
     """
-    from weft.graph import ingest as read
-
-    graph = read.ingest(
-        source, features=features, labels=labels, split=split, source_column=source_column,
-        target_column=target_column, weight_column=weight_column, undirected=undirected, deduplicate=deduplicate,
-        seed=seed,
-    )  # fmt: skip
     from weft.graph import describe, save_graph
+    from weft.graph import ingest as read
+    from weft.show import graph_rows, print_rows
 
+    if out.exists() and not overwrite:
+        raise UserError(f"{out} exists already: remove it, choose another --out, or pass --overwrite")
+    graph = read(
+        source, features=features, labels=labels, split=split, src_column=src_column, dst_column=dst_column,
+        weight_column=weight_column, id_column=id_column, label_columns=tuple(label_column or ()),
+        split_column=split_column, undirected=undirected, drop_duplicates=drop_duplicates, name=name,
+    )  # fmt: skip
     save_graph(graph, out, overwrite=overwrite)
-    _print_facts(f"graph {graph.name}", _rows(describe(graph)))
-    console.print(f"written to {out}", highlight=False)
+    print_rows(f"graph {graph.name}", graph_rows(describe(graph)))
+    console.print(f"written to {out}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -78,28 +85,20 @@ def partition(
 
     [dim]weft partition my-graph --parts 4 --out my-parts[/dim]
     """
-    from weft.graph import open_graph
-    from weft.partition import assign, quality, write_partition
+    from weft.prepare import partition as cut
+    from weft.show import print_rows
 
-    opened = open_graph(graph)
-    if out.exists() and not overwrite:
-        raise UserError(f"{out} exists already: remove it, choose another --out, or pass --overwrite")
-    with console.status(f"cutting {opened.name} into {parts} parts ({method})"):
-        owner = assign(opened, parts, method, seed=seed)
-        write_partition(opened, owner, out, method=method, seed=seed, overwrite=overwrite)
-    _print_quality(opened.name, quality(opened, owner, parts))
-    console.print(f"written to {out}", highlight=False)
+    with console.status(f"cutting {graph} into {parts} parts ({method})"):
+        info = cut(graph, parts, out, method, seed, overwrite)
+    print_rows(f"partition of {info.graph_name}", info.quality.rows())
+    console.print(f"written to {out}", highlight=False, soft_wrap=True)
 
 
 @app.command()
 def train(
     config: Annotated[Path | None, typer.Argument(help="YAML file of settings; options come on top of it.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Data set name, graph folder, partition folder, .npz file.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="gcn, sage, gat, gatv2, gin, or package.module:callable.")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="Data set name, graph folder, partition folder, .npz file.")] = None,
+    model: Annotated[str | None, typer.Option(help="gcn, sage, gat, gatv2, gin, or package.module:callable.")] = None,
     strategy: Annotated[str | None, typer.Option(help="Preset: full, single.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the graph.")] = None,
@@ -144,9 +143,10 @@ def train(
 def evaluate(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
     """Measure a run's best weights, exactly, over the whole graph."""
     from weft.run import Run
+    from weft.show import print_rows
 
     values = Run(run).evaluate()
-    _print_facts(f"{run}", [(name.replace("_", " "), f"{100 * value:.2f} %") for name, value in values.items()])
+    print_rows(str(run), [(name.replace("_", " "), f"{100 * value:.2f} %") for name, value in values.items()])
 
 
 @app.command()
@@ -185,16 +185,18 @@ def inspect(
     from weft.graph import describe, open_graph
     from weft.partition import read_partition
     from weft.prepare import folder_kind
+    from weft.run import Run
+    from weft.show import graph_rows, print_rows, run_rows
     from weft.train.runfolder import RunFolder
 
     if RunFolder(path).exists():
-        _print_run(Path(path))
+        print_rows(path, run_rows(Run(Path(path)).summary))
     elif folder_kind(path) == "partition":
         info = read_partition(path)
-        _print_quality(info.graph_name, info.quality)
+        print_rows(f"partition of {info.graph_name}", info.quality.rows())
     else:
         graph = open_graph(path)
-        _print_facts(f"graph {graph.name}", _rows(describe(graph)))
+        print_rows(f"graph {graph.name}", graph_rows(describe(graph)))
 
 
 @app.command()
@@ -214,15 +216,11 @@ def settings() -> None:
 def doctor() -> None:
     """Show what this machine can do and what is missing."""
     from weft.doctor import examine
+    from weft.show import print_rows
 
     findings = examine()
-    table = Table(title="weft doctor", show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    for finding in findings:
-        colour = {"ok": "green", "note": "yellow", "missing": "red"}[finding.state]
-        table.add_row(finding.name, f"[{colour}]{finding.state}[/] {finding.text}")
-    console.print(table)
+    colours = {"ok": "green", "note": "yellow", "missing": "red"}
+    print_rows("weft doctor", [(f.name, Text.assemble((f"{f.state:8}", colours[f.state]), f.text)) for f in findings])
     if any(finding.state == "missing" for finding in findings):
         raise typer.Exit(1)
 
@@ -268,38 +266,7 @@ def main() -> None:
 
 
 def _complain(message: str) -> None:
-    Console(stderr=True).print(f"[bold red]error[/] {message}", highlight=False, soft_wrap=True, markup=True)
-
-
-def _rows(description: Any) -> list[tuple[str, str]]:
-    rows: list[tuple[str, str]] = description.rows()
-    return rows
-
-
-def _print_facts(title: str, rows: list[tuple[str, str]]) -> None:
-    table = Table(title=title, show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    for name, value in rows:
-        table.add_row(name, value)
-    console.print(table)
-
-
-def _print_quality(name: str, quality: Any) -> None:
-    _print_facts(f"partition of {name}", quality.rows())
-
-
-def _print_run(path: Path) -> None:
-    from weft.train.runfolder import RunFolder
-
-    folder = RunFolder.open(path)
-    summary, metrics = folder.summary(), folder.metrics()
-    if summary is None:
-        _print_facts(f"{path}", [("status", "not finished"), ("epochs so far", str(len(metrics)))])
-        return
-    from weft.train.console import summary_rows
-
-    _print_facts(f"{path}", summary_rows(summary))
+    Console(stderr=True).print(Text.assemble(("error ", "bold red"), message), soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """From a data spec to what workers load: a partition folder, or a graph that one process opens whole."""
 
+import shutil
 from pathlib import Path
 
 from weft.comm import Communicator
@@ -7,10 +8,23 @@ from weft.config import RunConfig
 from weft.errors import UserError
 from weft.graph import Graph, open_graph
 from weft.graph.files import MANIFEST, read_manifest
-from weft.partition import Shard, assign, load_shard, read_partition, whole_shard, write_partition
+from weft.partition import PartitionInfo, Shard, load_shard, read_partition, whole_shard, write_partition
+from weft.partition.methods import assign
 from weft.partition.store import check_workers
 
 PARTS = "parts"
+
+
+def partition(
+    graph: Graph | str, parts: int, out: Path | str, method: str = "auto", seed: int = 0, overwrite: bool = False
+) -> PartitionInfo:
+    """Cuts a graph into parts on disk, which workers load by themselves."""
+    opened = graph if isinstance(graph, Graph) else open_graph(graph)
+    if Path(out).exists() and not overwrite:  # before the long work
+        raise UserError(f"{out} exists already: remove it, choose another --out, or pass --overwrite")
+    owner = assign(opened, parts, method, seed=seed)
+    write_partition(opened, owner, out, method=method, seed=seed, overwrite=overwrite)
+    return read_partition(out)
 
 
 def folder_kind(path: Path | str) -> str | None:
@@ -26,8 +40,14 @@ def folder_kind(path: Path | str) -> str | None:
     return None
 
 
-def prepare_data(config: RunConfig, run: Path, graph: Graph | None = None) -> None:
-    """Makes RUN/parts where several workers are to train on a graph that is not partitioned yet."""
+def prepare_data(config: RunConfig, run: Path, graph: Graph | None = None, reuse: bool = False) -> None:
+    """Makes RUN/parts where several workers are to train on a graph that is not partitioned yet.
+
+    With `reuse` (a resumed run) parts that lie there already are kept, if there are enough of them.
+    """
+    path = run / PARTS
+    if path.exists() and not reuse:
+        shutil.rmtree(path)
     if folder_kind(config.data) == "partition" and graph is None:
         check_workers(config.data, config.workers, read_partition(config.data).num_parts)
         return
@@ -36,12 +56,9 @@ def prepare_data(config: RunConfig, run: Path, graph: Graph | None = None) -> No
         raise UserError(f"partition.parts is {parts}, but {config.workers} workers need at least as many parts")
     if config.workers == 1 and config.partition.parts is None:
         return
-    path = run / PARTS
     if folder_kind(path) == "partition" and read_partition(path).num_parts >= config.workers:
-        return  # a resumed run goes on with its own parts
-    graph = graph or open_graph(config.data)
-    owner = assign(graph, parts, config.partition.method, seed=config.seed)
-    write_partition(graph, owner, path, method=config.partition.method, seed=config.seed, overwrite=True)
+        return
+    partition(graph or config.data, parts, path, config.partition.method, config.seed, overwrite=True)
 
 
 def parts_folder(config: RunConfig, run: Path) -> Path | None:

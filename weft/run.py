@@ -51,7 +51,7 @@ class Run:
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / "values.json"
             if self.config.workers == 1:
-                return worker.evaluate(self.path)
+                return worker.evaluate(self.path)[0]
             _check(launch_workers(self.config, "evaluate", self.path, str(file)))
             values: dict[str, float] = json.loads(file.read_text())
             return values
@@ -122,16 +122,20 @@ def start(config: RunConfig, resume: bool = False, overwrite: bool = False, grap
     fresh = not path.exists()
     if not under_torchrun or os.environ["RANK"] == "0":
         check_free(path, resume=resume, overwrite=overwrite)
+        settings = config.model_dump(mode="json")
+        if fresh:
+            RunFolder.create(path, settings)
         try:
-            prepare_data(config, path, graph)
-            RunFolder.create(path, config.model_dump(mode="json"), resume=resume, overwrite=overwrite)
+            prepare_data(config, path, graph, reuse=resume)
         except BaseException:
             if fresh:
                 shutil.rmtree(path, ignore_errors=True)
             raise
+        if not fresh:  # only now: what lay there is lost when the new run can start, not before
+            RunFolder.create(path, settings, resume=resume, overwrite=overwrite)
     rest = ["resume"] if resume else []
     if under_torchrun or config.workers == 1:
-        code = worker.train(path, resume, graph if config.workers == 1 else None)
+        code = worker.train(path, resume, graph if config.workers == 1 else None, config)
     else:
         code = launch_workers(config, "train", path, *rest)
     if code == worker.EXIT_INTERRUPTED:
@@ -142,7 +146,11 @@ def start(config: RunConfig, resume: bool = False, overwrite: bool = False, grap
 
 def launch_workers(config: RunConfig, verb: str, run: Path, *rest: str) -> int:
     return launch(
-        "weft.worker", [verb, str(run), *rest], config.workers, config.threads, deadline_seconds=config.deadline_seconds
+        "weft.worker_main",
+        [verb, str(run), *rest],
+        config.workers,
+        config.threads,
+        deadline_seconds=config.deadline_seconds,
     )
 
 

@@ -1,10 +1,7 @@
 """What one worker process does for `weft train`, `weft evaluate` and `weft export`."""
 
 import hashlib
-import json
-import os
 import statistics
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from weft.aggregate import GraphView
-from weft.comm import Communicator, codec_named, open_communicator, run_worker
+from weft.comm import Communicator, codec_named, open_communicator
 from weft.config import RunConfig, make_config
 from weft.errors import UserError
 from weft.graph import Graph
 from weft.layers import add_embedding, build_model
 from weft.partition import read_partition
 from weft.prepare import open_shard, parts_folder
+from weft.show import print_rows, run_rows
 from weft.train.checkpoint import load_checkpoint, load_weights, newest_valid
 from weft.train.console import Console
 from weft.train.evaluate import choose_metric, predict, score
@@ -44,13 +42,16 @@ class Worker:
     model: nn.Module
 
 
-def open_worker(run: Path, graph: Graph | None = None) -> Worker:
-    """Joins the run, loads this worker's shard and builds the model, the same on every worker."""
-    folder = RunFolder.open(run)
-    config = make_config(folder.config())
+def open_worker(run: Path, graph: Graph | None = None, config: RunConfig | None = None) -> Worker:
+    """Joins the run, loads this worker's shard and builds the model, the same on every worker.
+
+    Under torchrun the config is given: the folder, which worker 0 makes, is there when all have joined, not before.
+    """
+    config = config or make_config(RunFolder.open(run).config())
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     comm = open_communicator(config.deadline_seconds, device=config.device)
+    folder = RunFolder.open(run)
     if comm.num_workers != config.workers:
         raise UserError(f"{comm.num_workers} workers were started, but the config says workers: {config.workers}")
     comm.step = "loading"
@@ -67,10 +68,10 @@ def open_worker(run: Path, graph: Graph | None = None) -> Worker:
     return Worker(config, folder, comm, view, model.to(comm.device))
 
 
-def train(run: Path, resume: bool, graph: Graph | None = None) -> int:
+def train(run: Path, resume: bool, graph: Graph | None = None, config: RunConfig | None = None) -> int:
     """Trains, and writes the summary; returns the exit code."""
     started = time.perf_counter()
-    worker = open_worker(run, graph)
+    worker = open_worker(run, graph, config)
     config, comm = worker.config, worker.comm
     with Console(config.train.epochs, show=comm.worker == 0) as console:
         task = Task(
@@ -83,19 +84,19 @@ def train(run: Path, resume: bool, graph: Graph | None = None) -> int:
     if comm.worker == 0:
         worker.folder.write_summary(summary)
         worker.folder.close()
-        console.finish(summary, worker.folder.path)
+        print_rows(str(worker.folder.path), run_rows(summary))
     comm.barrier("end")
     comm.close()
     return EXIT_INTERRUPTED if outcome.status == "interrupted" else 0
 
 
-def evaluate(run: Path) -> dict[str, float]:
-    """The run's metric on each split, with its best weights, over the whole graph."""
+def evaluate(run: Path) -> tuple[dict[str, float], int]:
+    """The run's metric on each split, with its best weights, over the whole graph; and which worker this is."""
     worker = open_worker(run)
     logits, y, masks = _predictions(worker)
     metric = choose_metric(worker.config.train.metric, y, worker.view.shard.num_classes)
     values = score(logits, y, masks, metric, worker.view)
-    return {f"{split}_{metric}": value for split, value in values.items()}
+    return {f"{split}_{metric}": value for split, value in values.items()}, worker.comm.worker
 
 
 def export(run: Path, out: Path) -> None:
@@ -208,20 +209,3 @@ def weights_digest(weights: dict[str, Tensor]) -> str:
             digest.update(name.encode())
             digest.update(weights[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def main() -> None:
-    """`python -m weft.worker VERB RUN [ARGUMENT]`, as the launcher starts it."""
-    verb, run, *rest = sys.argv[1:]
-    if verb == "train":
-        sys.exit(train(Path(run), resume=rest == ["resume"]))
-    if verb == "evaluate":
-        values, worker = evaluate(Path(run)), int(os.environ.get("RANK", "0"))
-        if worker == 0:
-            Path(rest[0]).write_text(json.dumps(values))
-    if verb == "export":
-        export(Path(run), Path(rest[0]))
-
-
-if __name__ == "__main__":
-    run_worker(main)

@@ -1,10 +1,12 @@
-"""Dense products shared by the layers, without passes over memory that a matrix product can do itself."""
+"""Dense products shared by the layers: zeros that relu and dropout leave are skipped, sums happen inside products."""
 
 import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from weft.kernels.products import product, reduce_product
 
 
 def weight(num_out: int, num_in: int) -> nn.Parameter:
@@ -17,9 +19,10 @@ def bias(width: int, wanted: bool = True) -> nn.Parameter | None:
     return nn.Parameter(torch.zeros(width)) if wanted else None
 
 
-def linear(x: Tensor, matrix: Tensor) -> Tensor:
-    """x [N, in] @ matrix [out, in]^T, computed in the precision of x."""
-    return x @ matrix.to(x.dtype).t()
+def linear(x: Tensor, matrix: Tensor, into: Tensor | None = None) -> Tensor:
+    """x [N, in] @ matrix [out, in]^T in the precision of x; with `into`, added there in place."""
+    out: Tensor = _Linear.apply(x, matrix.to(x.dtype), into)  # type: ignore[no-untyped-call]
+    return out
 
 
 def linear_pair(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
@@ -28,17 +31,37 @@ def linear_pair(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tenso
     return pair
 
 
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, into: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, matrix)
+        if into is None:
+            return product(x, matrix.t())
+        ctx.mark_dirty(into)
+        return product(x, matrix.t(), out=into, accumulate=True)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, matrix = ctx.saved_tensors
+        wants_x, wants_matrix, wants_into = ctx.needs_input_grad
+        grad = grad.contiguous()
+        d_x = product(grad, matrix) if wants_x else None
+        d_matrix = reduce_product(grad, x) if wants_matrix else None
+        return d_x, d_matrix, grad if wants_into else None
+
+
 class _LinearPair(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(x, first, second)
-        return x @ first.t(), x @ second.t()
+        return product(x, first.t()), product(x, second.t())
 
     @staticmethod
     def backward(ctx: Any, d_first: Tensor, d_second: Tensor) -> tuple[Tensor | None, ...]:
         x, first, second = ctx.saved_tensors
+        d_first, d_second = d_first.contiguous(), d_second.contiguous()
         d_x = None
         if ctx.needs_input_grad[0]:
-            d_x = d_first @ first
-            d_x.addmm_(d_second, second)
-        return d_x, d_first.t() @ x, d_second.t() @ x
+            d_x = product(d_first, first)
+            product(d_second, second, out=d_x, accumulate=True)
+        return d_x, reduce_product(d_first, x), reduce_product(d_second, x)

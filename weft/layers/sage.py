@@ -20,6 +20,4 @@ class SAGE(Layer):
         if self.reduce != "max" and weight_first(graph, x, self.num_in, self.num_out):
             own, messages = linear_pair(x, self.root, self.neighbour)
             return graph.aggregate(messages, self.reduce, into=own)
-        out = linear(x, self.root)
-        neighbours = graph.aggregate(x, self.reduce)
-        return out.addmm_(neighbours, self.neighbour.to(x.dtype).t())
+        return linear(graph.aggregate(x, self.reduce), self.neighbour, into=linear(x, self.root))

@@ -42,6 +42,7 @@ class ModelConfig(BaseModel):
     input_dropout: Rate = Field(0.0, description="of the input features; turns the aggregated-input cache off")
     attention_dropout: Rate = Field(0.0, description="of the attention coefficients (gat, gatv2)")
     negative_slope: float = Field(0.2, ge=0.0, description="of the attention logits (gat, gatv2)")
+    row_normalise: bool = Field(False, description="divide each vertex's features by their sum (bags of words)")
     embedding: int = Field(64, ge=1, description="width of learned rows where vertices have no features")
 
 

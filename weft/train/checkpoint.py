@@ -86,7 +86,7 @@ def newest_valid(folder: Path) -> tuple[Path, Progress]:
         except (OSError, ValueError, KeyError, TypeError) as error:
             problems.append(f"{path.name}: {error}")
     found = "; ".join(problems) or "there is none"
-    raise UserError(f"{folder} has no checkpoint that verifies ({found}): start again without --resume")
+    raise UserError(f"{folder} has no checkpoint that verifies ({found}): train the run first")
 
 
 def load_checkpoint(

@@ -1,11 +1,9 @@
-"""What a person sees while a run trains, and at its end."""
+"""What a person sees while a run trains."""
 
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console as Terminal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 LINES_WITHOUT_TERMINAL = 10
 
@@ -47,44 +45,9 @@ class Console:
         elif epoch == 1 or epoch == self.epochs or epoch % max(1, self.epochs // LINES_WITHOUT_TERMINAL) == 0:
             self.terminal.print(f"epoch {epoch}/{self.epochs}  {state}", highlight=False)
 
-    def finish(self, summary: dict[str, Any], folder: Path) -> None:
-        """The result as a table."""
-        if not self.show:
-            return
-        table = Table(title=f"{summary['model']} on {summary['graph']['name']}", show_header=False)
-        table.add_column(style="bold")
-        table.add_column()
-        for name, value in summary_rows(summary):
-            table.add_row(name, value)
-        Terminal().print(table)
-        Terminal().print(f"run folder  {folder}", highlight=False, soft_wrap=True)
-
 
 def _state(record: dict[str, Any]) -> str:
     parts = [f"loss {record['train_loss']:.4f}"]
     parts += [f"{name.replace('_', ' ')} {value:.4f}" for name, value in record.items() if name.startswith("val_")]
     parts.append(f"{record['seconds']:.3f} s/epoch")
     return "  ".join(parts)
-
-
-def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    metric, wire, times = summary["metric"], summary["wire_bytes"], summary["epoch_seconds"]
-    facts = [("status", summary["status"])]
-    for split in ("train", "val", "test"):
-        value = summary.get(f"{split}_{metric}")
-        if value is not None:
-            facts.append((f"{split} {metric.replace('_', ' ')}", f"{100 * value:.2f} %"))
-    facts.append(("best epoch", f"{summary['best_epoch']} of {summary['epochs']}"))
-    facts.append(("epoch time", f"{times['median']:.3f} s (median), {times['total']:.1f} s in all"))
-    facts.append(("workers", str(summary["workers"])))
-    facts.append(("on the wire per epoch", _size(wire["per_epoch"])))
-    facts.append(("peak memory per worker", _size(max(summary["peak_rss_bytes"]))))
-    return facts
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError

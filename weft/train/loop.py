@@ -137,7 +137,10 @@ def inputs(view: GraphView, model: nn.Module, config: TrainConfig) -> tuple[Tens
         return embedding, shard.y, masks
     assert shard.x is not None
     x = shard.x.to(view.comm.device, dtype)
-    if config.cache_input and getattr(getattr(model, "config", None), "input_dropout", 0.0) == 0.0:
+    settings = getattr(model, "config", None)
+    if getattr(settings, "row_normalise", False):
+        x = x / x.abs().sum(1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
+    if config.cache_input and getattr(settings, "input_dropout", 0.0) == 0.0:
         view.hold_constant(x)
     return x, shard.y, masks
 

@@ -1,0 +1,77 @@
+"""What the terminal shows of graphs, partitions and runs: pairs of name and text."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from weft.graph import Description
+
+Rows = list[tuple[str, str]]
+
+
+def print_rows(title: str, rows: Iterable[tuple[str, str | Text]]) -> None:
+    """A table of two columns; text is shown as it is, brackets included."""
+    table = Table(title=Text(title), show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, text in rows:
+        table.add_row(Text(name), Text(text) if isinstance(text, str) else text)
+    Console().print(table)
+
+
+def size(num_bytes: float) -> str:
+    """Bytes for a person: 512 B, 3.4 MiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f} GiB"
+
+
+def graph_rows(graph: Description) -> Rows:
+    kind = "undirected" if graph.undirected else "directed"
+    features = "none" if not graph.num_features else f"{graph.num_features} ({graph.feature_dtype})"
+    labels = "none" if not graph.num_classes else f"{graph.num_classes}{', several per vertex' * graph.multi_label}"
+    rows = [
+        ("vertices", f"{graph.num_nodes:,}"),
+        ("directed edges", f"{graph.num_edges:,} ({kind}{', weighted' * graph.weighted})"),
+        ("self-loops, repeated edges", f"{graph.self_loops:,}, {graph.duplicate_edges:,}"),
+        ("vertices without in-edges", f"{graph.isolated:,}"),
+        (
+            "in-degree",
+            f"mean {graph.degree_mean:.1f}, median {graph.degree_median}, 90 % {graph.degree_p90}, "
+            f"99 % {graph.degree_p99}, largest {graph.degree_max:,}",
+        ),
+        ("features", features),
+        ("classes", labels),
+    ]
+    if graph.homophily is not None:
+        rows.append(("edges inside a class", f"{100 * graph.homophily:.1f} %"))
+    for number, split in enumerate(graph.splits):
+        name = "split" if len(graph.splits) == 1 else f"split {number}"
+        rows.append((name, ", ".join(f"{key} {count:,}" for key, count in split.items() if key != "overlap" or count)))
+    rows.append(("memory", f"structure {size(graph.structure_bytes)}, features {size(graph.feature_bytes)}"))
+    rows.append(("fingerprint", graph.fingerprint[:16]))
+    return rows
+
+
+def run_rows(summary: dict[str, Any]) -> Rows:
+    metric, wire, times = summary["metric"], summary["wire_bytes"], summary["epoch_seconds"]
+    graph = summary["graph"]
+    rows = [
+        ("status", summary["status"]),
+        ("graph", f"{graph['name']}: {graph['num_nodes']:,} vertices, {graph['num_edges']:,} directed edges"),
+        ("model", f"{summary['model']}, strategy {summary['strategy']}, {summary['workers']} worker(s)"),
+    ]
+    for split in ("train", "val", "test"):
+        value = summary.get(f"{split}_{metric}")
+        if value is not None:
+            rows.append((f"{split} {metric.replace('_', ' ')}", f"{100 * value:.2f} %"))
+    rows.append(("best epoch", f"{summary['best_epoch']} of {summary['epochs']}"))
+    rows.append(("epoch time", f"{times['median']:.3f} s median, {times['total']:.1f} s in all"))
+    rows.append(("on the wire per epoch", size(wire["per_epoch"])))
+    rows.append(("peak memory per worker", size(max(summary["peak_rss_bytes"]))))
+    return rows
