@@ -112,7 +112,7 @@ def _from_table(path: Path, src: str | None, dst: str | None, weight: str | None
     weight_column = table.pick("weight", weight, WEIGHT_NAMES)
     if src_column is None or dst_column is None or src_column == dst_column:
         raise UserError(
-            f"{path} has the columns {', '.join(table.columns)}: say which are the ends of an edge with --src and --dst"
+            f"{path} has the columns {', '.join(table.columns)}: say which are the ends of an edge with --src-column and --dst-column"
         )
     columns = [src_column, dst_column] + ([] if weight_column is None else [weight_column])
     types = {} if weight_column is None else {weight_column: pa.float32()}
@@ -197,7 +197,7 @@ def _from_npz(path: Path, src: str | None, dst: str | None, weight: str | None) 
             return _from_arrays(path, *_pair(path, arrays[name]), weights)
     raise UserError(
         f"{path} has the arrays {', '.join(sorted(arrays))}: edges are expected as edge_index [2, E], or name "
-        "two arrays with --src and --dst"
+        "two arrays with --src-column and --dst-column"
     )
 
 

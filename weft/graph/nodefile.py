@@ -156,7 +156,7 @@ def _feature_rows(path: Path, batch: pa.RecordBatch, first_row: int) -> Array:
         else:
             raise UserError(
                 f"column '{name}' of {path} holds {column.type}, features are numbers: remove it, or say with "
-                "--id or --label what it is"
+                "--id-column or --label-column what it is"
             )
     if len(parts) == 1:
         return np.ascontiguousarray(parts[0], dtype=np.float32)
