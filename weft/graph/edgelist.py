@@ -112,7 +112,8 @@ def _from_table(path: Path, src: str | None, dst: str | None, weight: str | None
     weight_column = table.pick("weight", weight, WEIGHT_NAMES)
     if src_column is None or dst_column is None or src_column == dst_column:
         raise UserError(
-            f"{path} has the columns {', '.join(table.columns)}: say which are the ends of an edge with --src-column and --dst-column"
+            f"{path} has the columns {', '.join(table.columns)}: name the ends of an edge with "
+            "--src-column and --dst-column"
         )
     columns = [src_column, dst_column] + ([] if weight_column is None else [weight_column])
     types = {} if weight_column is None else {weight_column: pa.float32()}
