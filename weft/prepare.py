@@ -2,14 +2,25 @@
 
 import shutil
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from weft.comm import Communicator
 from weft.config import RunConfig
 from weft.errors import UserError
 from weft.graph import Graph, open_graph
-from weft.graph.files import MANIFEST, read_manifest
-from weft.partition import PartitionInfo, Shard, load_shard, read_partition, whole_shard, write_partition
-from weft.partition.methods import assign
+from weft.graph.files import MANIFEST, Array, read_manifest
+from weft.partition import (
+    PartitionInfo,
+    Shard,
+    load_original_ids,
+    load_shard,
+    read_partition,
+    whole_shard,
+    write_partition,
+)
+from weft.partition.methods import assign, choose_method
 from weft.partition.store import check_workers
 
 PARTS = "parts"
@@ -22,9 +33,9 @@ def partition(
     opened = graph if isinstance(graph, Graph) else open_graph(graph)
     if Path(out).exists() and not overwrite:  # before the long work
         raise UserError(f"{out} exists already: remove it, choose another --out, or pass --overwrite")
-    owner = assign(opened, parts, method, seed=seed)
-    write_partition(opened, owner, out, method=method, seed=seed, overwrite=overwrite)
-    return read_partition(out)
+    method = choose_method(method)
+    owner = assign(opened, parts, method, seed)
+    return write_partition(opened, owner, out, parts, method, seed, overwrite)
 
 
 def folder_kind(path: Path | str) -> str | None:
@@ -40,25 +51,24 @@ def folder_kind(path: Path | str) -> str | None:
     return None
 
 
-def prepare_data(config: RunConfig, run: Path, graph: Graph | None = None, reuse: bool = False) -> None:
+def prepare_data(config: RunConfig, run: Path, reuse: bool = False) -> None:
     """Makes RUN/parts where several workers are to train on a graph that is not partitioned yet.
 
     With `reuse` (a resumed run) parts that lie there already are kept, if there are enough of them.
     """
     path = run / PARTS
-    if path.exists() and not reuse:
-        shutil.rmtree(path)
-    if folder_kind(config.data) == "partition" and graph is None:
-        check_workers(config.data, config.workers, read_partition(config.data).num_parts)
-        return
     parts = config.partition.parts or config.workers
     if parts < config.workers:
         raise UserError(f"partition.parts is {parts}, but {config.workers} workers need at least as many parts")
+    if folder_kind(config.data) == "partition":
+        check_workers(config.data, config.workers, read_partition(config.data).num_parts)
+        return
+    if reuse and folder_kind(path) == "partition" and read_partition(path).num_parts >= config.workers:
+        return
     if config.workers == 1 and config.partition.parts is None:
+        shutil.rmtree(path, ignore_errors=True)  # of a run that is done again
         return
-    if folder_kind(path) == "partition" and read_partition(path).num_parts >= config.workers:
-        return
-    partition(graph or config.data, parts, path, config.partition.method, config.seed, overwrite=True)
+    partition(config.data, parts, path, config.partition.method, config.seed, overwrite=True)
 
 
 def parts_folder(config: RunConfig, run: Path) -> Path | None:
@@ -69,7 +79,7 @@ def parts_folder(config: RunConfig, run: Path) -> Path | None:
     return own if folder_kind(own) == "partition" else None
 
 
-def open_shard(config: RunConfig, run: Path, comm: Communicator, graph: Graph | None = None) -> Shard:
+def open_shard(config: RunConfig, run: Path, comm: Communicator) -> Shard:
     """This worker's shard."""
     parts = parts_folder(config, run)
     if parts is not None:
@@ -80,4 +90,26 @@ def open_shard(config: RunConfig, run: Path, comm: Communicator, graph: Graph | 
             f"(weft partition {config.data} --parts {comm.num_workers} --out PARTS), copy PARTS to every host, "
             "and train with --data PARTS"
         )
-    return whole_shard(graph or open_graph(config.data))
+    return whole_shard(open_graph(config.data))
+
+
+class VertexNames(NamedTuple):
+    """What the user's files call vertices and classes."""
+
+    original_ids: Array | None  # [N] by global id; None: the global ids themselves
+    class_names: tuple[str, ...] | None
+    multi_label: bool
+
+
+def vertex_names(config: RunConfig, run: Path) -> VertexNames:
+    parts = parts_folder(config, run)
+    if parts is None:
+        graph = open_graph(config.data)
+        return VertexNames(graph.original_ids, graph.class_names, graph.multi_label)
+    info, whole = read_partition(parts), load_shard(parts, 0, 1, verify=False)
+    ids = load_original_ids(parts, 0, 1)
+    if ids is not None:
+        by_global_id = np.empty_like(ids)
+        by_global_id[whole.global_ids.numpy()] = ids
+        ids = by_global_id
+    return VertexNames(ids, info.class_names, whole.y is not None and whole.y.dim() == 2)

@@ -15,14 +15,14 @@ from torch import nn
 from weft import worker
 from weft.config import RunConfig, make_config, merge
 from weft.errors import UserError
-from weft.graph import Graph, open_graph
+from weft.graph import Graph, save_graph
 from weft.graph.files import Array
 from weft.launch import launch
-from weft.partition.store import load_original_ids
-from weft.prepare import parts_folder, prepare_data
+from weft.prepare import prepare_data, vertex_names
 from weft.train.runfolder import RunFolder, check_free
 
 Settings = Mapping[str, Any]
+GRAPH = "graph"  # where a run keeps a graph that it was given as an object
 
 
 @dataclass(frozen=True)
@@ -56,32 +56,28 @@ class Run:
             values: dict[str, float] = json.loads(file.read_text())
             return values
 
-    def outputs(self) -> tuple[Array, Array]:
-        """The original ids [N] of all vertices, in the graph's order, and the model's outputs [N, C]."""
+    def outputs(self) -> "Outputs":
+        """What the model says of every vertex, in the graph's order."""
         with tempfile.TemporaryDirectory() as scratch:
             if self.config.workers == 1:
                 worker.export(self.path, Path(scratch))
             else:
                 _check(launch_workers(self.config, "export", self.path, scratch))
             pieces = range(self.config.workers)
-            ids = np.concatenate([np.load(Path(scratch) / f"{piece}-ids.npy") for piece in pieces])
-            logits = np.concatenate([np.load(Path(scratch) / f"{piece}-logits.npy") for piece in pieces])
-        order = np.argsort(ids)
-        return self._original_ids(ids)[order], logits[order]
+            global_ids = np.concatenate([np.load(Path(scratch) / f"{piece}-ids.npy") for piece in pieces])
+            values = np.concatenate([np.load(Path(scratch) / f"{piece}-logits.npy") for piece in pieces])
+        names = vertex_names(self.config, self.path)
+        values = values[np.argsort(global_ids)]
+        ids = np.arange(len(values)) if names.original_ids is None else names.original_ids
+        return Outputs(ids, values, names.class_names, names.multi_label)
 
-    def _original_ids(self, global_ids: Array) -> Array:
-        parts = parts_folder(self.config, self.path)
-        if parts is not None:
-            found = load_original_ids(parts, 0, 1)
-            if found is None:
-                return global_ids
-            from weft.partition import load_shard
 
-            by_global = np.empty_like(found)
-            by_global[load_shard(parts, 0, 1, verify=False).global_ids.numpy()] = found
-            return by_global[global_ids]
-        original = open_graph(self.config.data).original_ids
-        return global_ids if original is None else np.asarray(original)[global_ids]
+@dataclass(frozen=True)
+class Outputs:
+    ids: Array  # [N] as in the user's own files
+    values: Array  # float [N, C]
+    class_names: tuple[str, ...] | None
+    multi_label: bool
 
 
 def train(
@@ -92,6 +88,7 @@ def train(
     run: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    quiet: bool = False,
     **settings: Any,
 ) -> Run:
     """Trains a model and returns its run.
@@ -109,16 +106,19 @@ def train(
         "run": run and str(run),
     }
     config = make_config(merge(settings, {**given, "model": {**settings.pop("model", {}), **section}}))
-    return start(config, resume, overwrite, graph)
+    return start(config, resume, overwrite, graph, quiet)
 
 
-def start(config: RunConfig, resume: bool = False, overwrite: bool = False, graph: Graph | None = None) -> Run:
+def start(
+    config: RunConfig, resume: bool = False, overwrite: bool = False, graph: Graph | None = None, quiet: bool = False
+) -> Run:
     """Trains as a config says; under torchrun this process is one of the workers."""
     under_torchrun = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     path = Path(config.run) if config.run else free_run_folder(config)
     if under_torchrun and not config.run:
         raise UserError("under torchrun every worker must know the run folder: give --run DIR")
-    config = config.model_copy(update={"run": str(path)})
+    data = config.data if graph is None else str(path / GRAPH)
+    config = config.model_copy(update={"run": str(path), "data": data})
     fresh = not path.exists()
     if not under_torchrun or os.environ["RANK"] == "0":
         check_free(path, resume=resume, overwrite=overwrite)
@@ -126,16 +126,18 @@ def start(config: RunConfig, resume: bool = False, overwrite: bool = False, grap
         if fresh:
             RunFolder.create(path, settings)
         try:
-            prepare_data(config, path, graph, reuse=resume)
+            if graph is not None:
+                save_graph(graph, path / GRAPH, overwrite=True)
+            prepare_data(config, path, reuse=resume)
         except BaseException:
             if fresh:
                 shutil.rmtree(path, ignore_errors=True)
             raise
         if not fresh:  # only now: what lay there is lost when the new run can start, not before
             RunFolder.create(path, settings, resume=resume, overwrite=overwrite)
-    rest = ["resume"] if resume else []
+    rest = ["resume"] * resume + ["quiet"] * quiet
     if under_torchrun or config.workers == 1:
-        code = worker.train(path, resume, graph if config.workers == 1 else None, config)
+        code = worker.train(path, resume, quiet, config)
     else:
         code = launch_workers(config, "train", path, *rest)
     if code == worker.EXIT_INTERRUPTED:

@@ -15,7 +15,6 @@ from weft.aggregate import GraphView
 from weft.comm import Communicator, codec_named, open_communicator
 from weft.config import RunConfig, make_config
 from weft.errors import UserError
-from weft.graph import Graph
 from weft.layers import add_embedding, build_model
 from weft.partition import read_partition
 from weft.prepare import open_shard, parts_folder
@@ -42,7 +41,7 @@ class Worker:
     model: nn.Module
 
 
-def open_worker(run: Path, graph: Graph | None = None, config: RunConfig | None = None) -> Worker:
+def open_worker(run: Path, config: RunConfig | None = None) -> Worker:
     """Joins the run, loads this worker's shard and builds the model, the same on every worker.
 
     Under torchrun the config is given: the folder, which worker 0 makes, is there when all have joined, not before.
@@ -55,7 +54,7 @@ def open_worker(run: Path, graph: Graph | None = None, config: RunConfig | None 
     if comm.num_workers != config.workers:
         raise UserError(f"{comm.num_workers} workers were started, but the config says workers: {config.workers}")
     comm.step = "loading"
-    view = GraphView(open_shard(config, run, comm, graph), comm, codec_named(config.exchange.codec))
+    view = GraphView(open_shard(config, run, comm), comm, codec_named(config.exchange.codec))
     view.noise.seed = config.seed
     shard = view.shard
     torch.manual_seed(config.seed)
@@ -68,12 +67,13 @@ def open_worker(run: Path, graph: Graph | None = None, config: RunConfig | None 
     return Worker(config, folder, comm, view, model.to(comm.device))
 
 
-def train(run: Path, resume: bool, graph: Graph | None = None, config: RunConfig | None = None) -> int:
+def train(run: Path, resume: bool, quiet: bool = False, config: RunConfig | None = None) -> int:
     """Trains, and writes the summary; returns the exit code."""
     started = time.perf_counter()
-    worker = open_worker(run, graph, config)
+    worker = open_worker(run, config)
     config, comm = worker.config, worker.comm
-    with Console(config.train.epochs, show=comm.worker == 0) as console:
+    shows = comm.worker == 0 and not quiet
+    with Console(config.train.epochs, show=shows) as console:
         task = Task(
             worker.view, worker.model, config.train, config.optim, worker.folder,
             on_epoch=console.update, trace=Trace(comm.worker, enabled=False),
@@ -84,6 +84,7 @@ def train(run: Path, resume: bool, graph: Graph | None = None, config: RunConfig
     if comm.worker == 0:
         worker.folder.write_summary(summary)
         worker.folder.close()
+    if shows:
         print_rows(str(worker.folder.path), run_rows(summary))
     comm.barrier("end")
     comm.close()

@@ -11,7 +11,7 @@ from weft.worker import evaluate, export, train
 def main() -> None:
     verb, run, *rest = sys.argv[1:]
     if verb == "train":
-        sys.exit(train(Path(run), resume=rest == ["resume"]))
+        sys.exit(train(Path(run), resume="resume" in rest, quiet="quiet" in rest))
     elif verb == "evaluate":
         values, worker = evaluate(Path(run))
         if worker == 0:

@@ -45,6 +45,7 @@ class PartitionInfo(BaseModel):
     num_edges: int
     num_features: int
     num_classes: int
+    class_names: tuple[str, ...] | None = None
     parts: tuple[PartCounts, ...]
     part_manifests: tuple[str, ...]  # sha256
 
@@ -109,6 +110,7 @@ def write_partition(
             num_edges=graph.num_edges,
             num_features=graph.num_features,
             num_classes=graph.num_classes,
+            class_names=graph.class_names,
             parts=_count_parts(graph, owner, placement, torch.stack(halo_counts), cut_edges),
             part_manifests=tuple(sha256_of(folder.temporary / part_name(part) / MANIFEST) for part in range(num_parts)),
         )

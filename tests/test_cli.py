@@ -1,0 +1,151 @@
+"""The command line as a stranger uses it, and what it says to mistakes."""
+
+import csv
+import sys
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from weft import cli
+
+
+@pytest.fixture
+def weft(monkeypatch, capsys, tmp_path):
+    """Runs `weft ARGS` in an empty folder; gives (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["weft", *map(str, args)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def files(tmp_path):
+    """An edge list between string ids, features and labels: two communities, told apart by one feature."""
+    rng = np.random.default_rng(0)
+    names = [f"v{number}" for number in range(60)]
+    side = np.arange(60) % 2
+    with (tmp_path / "edges.csv").open("w") as file:
+        writer = csv.writer(file)
+        writer.writerow(["from", "to"])
+        for _ in range(300):
+            u = rng.integers(60)
+            v = rng.choice(np.flatnonzero(side == side[u]))
+            writer.writerow([names[u], names[v]])
+    with (tmp_path / "nodes.csv").open("w") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "a", "b", "label"])
+        for number, name in enumerate(names):
+            writer.writerow([name, rng.normal() + side[number], rng.normal(), "odd" if side[number] else "even"])
+    return tmp_path
+
+
+def test_from_files_to_predictions(weft, files):
+    code, out, err = weft(
+        "ingest", "edges.csv", "--features", "nodes.csv", "--label-column", "label", "--id-column", "id",
+        "--split", "random:0.5,0.2@1", "--undirected", "--out", "graph",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "60" in out
+    code, out, err = weft("partition", "graph", "--parts", 3, "--out", "parts")
+    assert code == 0, err
+    assert "cut edges" in out
+    code, out, err = weft("train", "--data", "parts", "--model", "sage", "--epochs", 20, "--run", "run", "--workers", 2)
+    assert code == 0, err
+    code, out, err = weft("evaluate", "run")
+    assert code == 0 and "test accuracy" in out, err
+    assert weft("export", "run", "--out", "out.parquet")[0] == 0
+    table = pq.read_table("out.parquet").to_pylist()
+    assert {row["id"] for row in table} == {f"v{number}" for number in range(60)}
+    right = sum(row["class"] == ("odd" if int(row["id"][1:]) % 2 else "even") for row in table)
+    assert right > 45, "the classes are told apart by features and neighbours"
+    assert weft("report", "run")[0] == 0
+    assert "<html" in (files / "run" / "report.html").read_text()
+    assert "sage" in weft("inspect", "run")[1]
+    assert "parts" in weft("inspect", "parts")[1]
+
+
+def test_config_files_and_settings(weft, tmp_path):
+    (tmp_path / "c.yaml").write_text("data: synthetic:tiny\nmodel: {name: gcn, hidden: 4}\ntrain: {epochs: 2}\n")
+    code, _, err = weft("train", "c.yaml", "--run", "r", "--set", "optim.lr=1e-3", "--set", "model.norm=layer")
+    assert code == 0, err
+    config = yaml.safe_load((tmp_path / "r" / "config.yaml").read_text())
+    assert config["optim"]["lr"] == 1e-3 and config["model"] == {**config["model"], "hidden": 4, "norm": "layer"}
+    assert "optim.clip_norm" in weft("settings")[1]
+
+
+MISTAKES = [
+    (["train", "--data", "corra"], "did you mean 'cora'"),
+    (["train", "--data", "synthetic:tiny", "--model", "gct"], "did you mean 'gat'"),
+    (["train", "--data", "synthetic:tiny", "--strategy", "fulll"], "did you mean 'full'"),
+    (["train", "--data", "synthetic:tinny"], "tiny"),
+    (["train", "--data", "synthetic:tiny", "--set", "model.hiden=3"], "did you mean model.hidden"),
+    (["train", "--data", "synthetic:tiny", "--set", "optim.lr=fast"], "optim.lr"),
+    (["train", "--data", "synthetic:tiny", "--set", "model.dropout=1.5"], "model.dropout"),
+    (["train", "--data", "synthetic:tiny", "--set", "exchange.codec=zip"], "codec"),
+    (["train", "--data", "synthetic:tiny", "--set", "nonsense"], "section.key=value"),
+    (["train", "--data", "synthetic:tiny", "--set", "train.metric=acuracy"], "did you mean 'accuracy'"),
+    (["train", "--data", "synthetic:tiny", "--set", "partition.parts=2", "--workers", "3"], "at least as many parts"),
+    (["train", "--data", "synthetic:tiny", "--set", "partition.method=metsi", "--workers", "2"], "metis"),
+    (["train", "--data", "synthetic:tiny", "--workers", "2", "--strategy", "single"], "1 process"),
+    (["train", "--data", "synthetic:tiny", "--set", "model.attention_dropout=0.5"], "no attention"),
+    (["train", "--data", "synthetic:tiny", "--model", "sage", "--set", "exchange.codec=bf16", "--set",
+      "model.reduce=max"], "biased"),
+    (["train", "--data", "synthetic:tiny", "--model", "no_such_module:f"], "cannot be imported"),
+    (["train", "--resume"], "--run"),
+    (["train", "--run", "none", "--resume"], "none"),
+    (["train", "missing.yaml"], "missing.yaml"),
+    (["train", "--data", "missing/folder"], "does not exist"),
+    (["evaluate", "missing"], "does not exist"),
+    (["export", "missing", "--out", "x.xlsx"], ".parquet"),
+    (["report", "missing"], "missing"),
+    (["inspect", "nothing-like-it"], "nothing-like-it"),
+    (["partition", "synthetic:tiny", "--parts", "2", "--method", "metsi", "--out", "p"], "metis"),
+    (["ingest", "missing.csv", "--out", "g"], "missing.csv"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("args", "hint"), MISTAKES, ids=[" ".join(args) for args, _ in MISTAKES])
+def test_mistakes_get_one_sentence_and_leave_nothing(weft, tmp_path, args, hint):
+    code, out, err = weft(*args)
+    assert code == 2, (out, err)
+    lines = err.strip().splitlines()
+    assert len(lines) == 1 and hint in lines[0], err
+    left = [path.name for path in tmp_path.rglob("*") if path.is_file() or any(path.iterdir())]
+    assert left in ([], ["runs"]), left
+
+
+def test_more_workers_than_parts(weft):
+    assert weft("partition", "synthetic:tiny", "--parts", 2, "--out", "parts")[0] == 0
+    code, _, err = weft("train", "--data", "parts", "--workers", 3)
+    assert code == 2 and "parts has 2 parts" in err
+
+
+def test_a_run_is_not_overwritten_by_accident(weft, tmp_path):
+    assert weft("train", "--data", "synthetic:tiny", "--epochs", 2, "--run", "r")[0] == 0
+    before = (tmp_path / "r" / "summary.json").read_text()
+    code, _, err = weft("train", "--data", "synthetic:tiny", "--epochs", 3, "--run", "r")
+    assert code == 2 and "--resume" in err and "--overwrite" in err
+    assert (tmp_path / "r" / "summary.json").read_text() == before
+    code, _, err = weft("train", "--data", "missing/graph", "--run", "r", "--overwrite")
+    assert code == 2 and (tmp_path / "r" / "summary.json").read_text() == before, "a failed start loses nothing"
+
+
+def test_an_altered_part_is_refused(weft, tmp_path):
+    weft("partition", "synthetic:tiny", "--parts", 2, "--out", "parts")
+    victim = next((tmp_path / "parts").rglob("x.npy"))
+    data = bytearray(victim.read_bytes())
+    data[-1] ^= 1
+    victim.write_bytes(data)
+    code, _, err = weft("train", "--data", "parts", "--workers", 1, "--epochs", 1)
+    assert code == 2 and "altered" in err

@@ -1,0 +1,153 @@
+"""Whole runs: resumed = uninterrupted bit by bit, several workers = one, learned rows, early stopping."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import weft
+from weft.config import make_config
+from weft.run import start
+from weft.train.checkpoint import generations
+from weft.worker import EXIT_INTERRUPTED
+
+TINY = "synthetic:tiny"
+MODEL = {"name": "sage", "hidden": 8, "layers": 2}
+
+
+def settings(run: Path, epochs: int = 8, **more):
+    train = {"epochs": epochs, "checkpoint_every": 3, **more.pop("train", {})}
+    return {"data": TINY, "run": str(run), "model": MODEL, "train": train, "seed": 3, **more}
+
+
+def train(run: Path, resume: bool = False, **more):
+    return start(make_config(settings(run, **more)), resume=resume, quiet=True)
+
+
+def last_weights(run: Path) -> dict[str, torch.Tensor]:
+    state = load_file(generations(run / "checkpoints")[-1] / "state.safetensors")
+    return {name: tensor for name, tensor in state.items() if name.startswith("model.")}
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", [1, 4, 6])
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_a_crashed_run_resumes_to_the_same_bits(tmp_path, monkeypatch, at, model):
+    more = {"model": {**MODEL, "name": model, "norm": "batch"}, "optim": {"schedule": "cosine", "warmup_epochs": 2}}
+    whole = train(tmp_path / "whole", **more).summary
+
+    def crash(self, record):
+        if record["epoch"] == at:
+            raise Crash
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr("weft.train.console.Console.update", crash)
+        train(tmp_path / "broken", **more)
+    if at < 3:  # before the first checkpoint there is nothing to go on from
+        with pytest.raises(weft.UserError, match="no checkpoint"):
+            train(tmp_path / "broken", resume=True, **more)
+        return
+    resumed = train(tmp_path / "broken", resume=True, **more)
+    assert resumed.summary["weights_sha256"] == whole["weights_sha256"]
+    assert resumed.summary["best_weights_sha256"] == whole["best_weights_sha256"]
+    assert [record["epoch"] for record in resumed.metrics] == list(range(1, 9))
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path):
+    whole = train(tmp_path / "whole").summary
+    train(tmp_path / "run", epochs=7)
+    newest = generations(tmp_path / "run" / "checkpoints")[-1]
+    (newest / "state.safetensors").write_bytes(b"torn")
+    resumed = train(tmp_path / "run", resume=True, epochs=8)
+    assert resumed.summary["weights_sha256"] == whole["weights_sha256"]
+
+
+def test_sigterm_ends_the_epoch_and_resume_gives_the_same_bits(tmp_path):
+    more = {"workers": 2, "threads": 1}
+    whole = train(tmp_path / "whole", epochs=40, **more).summary
+    config = settings(tmp_path / "run", epochs=40, **more)
+    code = f"from weft.config import make_config; from weft.run import start; start(make_config({config!r}))"
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, start_new_session=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    try:
+        until = time.monotonic() + 120
+        while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+            assert process.poll() is None and time.monotonic() < until, process.stderr.read().decode()
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    done = metrics.read_text().count("\n")
+    assert process.returncode == EXIT_INTERRUPTED, said.decode()
+    assert done < 40, "the run was over before it was asked to stop: nothing was interrupted"
+    resumed = train(tmp_path / "run", resume=True, epochs=40, **more)
+    assert resumed.summary["weights_sha256"] == whole["weights_sha256"]
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+def test_several_workers_train_to_the_weights_of_one(tmp_path, model):
+    more = {"model": {**MODEL, "name": model, "norm": "batch"}, "train": {"precision": "float64"}, "threads": 1}
+    train(tmp_path / "one", **more)
+    train(tmp_path / "three", workers=3, **more)
+    one, three = last_weights(tmp_path / "one"), last_weights(tmp_path / "three")
+    assert one.keys() == three.keys()
+    for name in one:
+        torch.testing.assert_close(three[name], one[name], rtol=1e-8, atol=1e-9)
+
+
+def test_learned_rows_move_with_their_vertices(tmp_path):
+    """Vertices without features; three workers, then the run goes on with two, as one worker would have."""
+    graph = weft.load(TINY)
+    plain = weft.from_edges(*edges_of(graph), y=graph.y, num_nodes=graph.num_nodes,
+                            train_mask=graph.train_mask, val_mask=graph.val_mask)  # fmt: skip
+    more = {"train": {"precision": "float64"}, "threads": 1, "optim": {"clip_norm": 0.5}}
+
+    def run(name, epochs, workers, resume=False):
+        config = make_config(settings(tmp_path / name, epochs=epochs, workers=workers, **more))
+        return start(config, resume=resume, graph=None if resume else plain, quiet=True)
+
+    run("one", 6, 1)
+    run("several", 3, 3)
+    folder = tmp_path / "several"
+    more["data"] = str(folder / "graph")
+    run("several", 6, 2, resume=True)
+    one, several = last_weights(tmp_path / "one"), last_weights(folder)
+    for name in one:
+        torch.testing.assert_close(several[name], one[name], rtol=1e-8, atol=1e-9)
+
+
+def edges_of(graph):
+    destination = torch.arange(graph.num_nodes).repeat_interleave(graph.adjacency.degrees())
+    return graph.adjacency.indices.long(), destination
+
+
+def test_patience_stops_early(tmp_path):
+    summary = train(tmp_path / "run", epochs=200, train={"patience": 5}).summary
+    assert summary["epochs"] == summary["best_epoch"] + 5 < 200
+
+
+def test_python_api_with_a_layer_of_the_users_own(tmp_path):
+    run = weft.train(TINY, model="tests.train.own_model:build", run=tmp_path / "run", quiet=True, train={"epochs": 5})
+    assert run.summary["model"] == "tests.train.own_model:build"
+    assert run.metrics[-1]["train_loss"] < run.metrics[0]["train_loss"]
+    assert run.evaluate()["test_accuracy"] == pytest.approx(run.summary["test_accuracy"])
+    outputs = run.outputs()
+    assert outputs.values.shape == (weft.load(TINY).num_nodes, weft.load(TINY).num_classes)
+
+
+def test_bf16_precision_and_codec_train(tmp_path):
+    more = {"train": {"precision": "bfloat16"}, "exchange": {"codec": "bf16"}, "workers": 2, "threads": 1}
+    summary = train(tmp_path / "run", epochs=15, **more).summary
+    plain = train(tmp_path / "plain", epochs=15).summary
+    assert summary["val_accuracy"] > plain["val_accuracy"] - 0.1
