@@ -157,6 +157,25 @@ def test_npz_files(tmp_path: Path) -> None:
         open_graph(tmp_path / "pickled.npz")
 
 
+def test_ingesting_a_whole_npz_loses_nothing(tmp_path: Path) -> None:
+    arrays = {
+        "edge_index": np.array([[0, 1], [1, 2]]),
+        "num_nodes": 4,
+        "x": np.ones((4, 2)),
+        "y": np.array([0, 1, 0, 1]),
+    }
+    np.savez(tmp_path / "whole.npz", **arrays, meta=json.dumps({"edges": "undirected, each once u<v"}))
+    graph = ingest(tmp_path / "whole.npz", name="mine", split="random:0.5,0.25@1", features=None, undirected=False)
+    assert (graph.name, graph.num_nodes, graph.num_edges, graph.num_features) == ("mine", 4, 4, 2)
+    assert graph.y is not None and graph.train_mask is not None and int(graph.train_mask.sum()) == 2
+    for options in ({"labels": "y.csv"}, {"drop_duplicates": True}, {"split": "split.csv"}):
+        with pytest.raises(UserError, match="cannot be given"):
+            ingest(tmp_path / "whole.npz", **options)
+    np.savez(tmp_path / "edges.npz", edge_index=arrays["edge_index"])
+    np.save(tmp_path / "y.npy", np.array([0, 1, 0, 1]))
+    assert ingest(tmp_path / "edges.npz", labels=tmp_path / "y.npy").num_nodes == 4
+
+
 def test_pyg_data() -> None:
     data = pytest.importorskip("torch_geometric.data")
     masks = torch.tensor([[True, False], [False, True], [False, False]])  # [N, S] as PyG has it

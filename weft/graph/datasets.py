@@ -15,10 +15,10 @@ from weft.graph.edgelist import EDGE_FILES
 from weft.graph.files import MANIFEST
 from weft.graph.foreign import from_pyg, load_graphbolt_folder, load_pyg_folder, require
 from weft.graph.graph import Graph
-from weft.graph.ingest import ingest_edges, is_edge_file
-from weft.graph.npz import load_npz, read_npz_names
+from weft.graph.ingest import SPLIT_SPECS, ingest_edges, is_edge_file, is_split_spec
+from weft.graph.npz import KEYS, load_npz, read_npz_names
 from weft.graph.ogb import ARCHIVES, is_ogb_folder, load_ogb, load_ogb_folder
-from weft.graph.splits import per_class_split
+from weft.graph.splits import parse_split, per_class_split
 from weft.graph.store import load_graph
 from weft.graph.synthetic import PREFIX, PRESETS, parse_synthetic
 
@@ -62,21 +62,35 @@ def open_graph(spec: str | Path, root: str | Path | None = None) -> Graph:
 
 
 def ingest(source: str | Path, **options: Any) -> Graph:
-    """Whatever weft can read: an edge list with `ingest_edges`' options, else what `open_graph` takes."""
+    """Whatever weft can read: an edge list with `ingest_edges`' options, else what `open_graph` takes.
+
+    A graph that is whole already takes a name, `undirected`, and a split such as `random:0.6,0.2@SEED`.
+    """
     given = {key: value for key, value in options.items() if value not in (None, False, ())}
     path = Path(source)
-    whole = path.suffix == ".npz" and path.is_file() and "edge_index" in read_npz_names(path)
-    if is_edge_file(path) and not (whole and given.keys() <= {"undirected"}):
+    if is_edge_file(path) and not _is_whole(path):
         return ingest_edges(path, **options)
-    if path.suffix == ".npz" and path.is_file():
-        return load_npz(path, undirected=True if given.get("undirected") else None)
-    if unfit := sorted(given.keys() - {"name", "undirected"}):
+    spec = str(given.get("split", SPLIT_SPECS[0]))
+    unfit = sorted(given.keys() - {"name", "undirected", "split"})
+    if not is_split_spec(spec):
+        unfit.append("split")
+    if unfit:
         raise UserError(
-            f"{source} is no edge list, so that {', '.join(unfit)} cannot be given with it: edge lists end in "
-            f"{', '.join(EDGE_FILES)}"
+            f"{source} is a whole graph, not a list of edges, so that {', '.join(unfit)} cannot be given with it: "
+            "leave that out, or give the edges as a file of their own"
         )
-    graph = open_graph(source)
-    return replace(to_undirected(graph) if "undirected" in given else graph, name=given.get("name", graph.name))
+    undirected = "undirected" in given
+    if path.suffix == ".npz" and path.is_file():
+        graph = load_npz(path, undirected=True if undirected else None)
+    else:
+        graph = to_undirected(open_graph(source)) if undirected else open_graph(source)
+    graph = replace(graph, name=given.get("name", graph.name))
+    return parse_split(graph, spec) if "split" in given else graph
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether an npz file says more than edges: then its features, labels and splits must not get lost."""
+    return path.suffix == ".npz" and bool(set(read_npz_names(path)) & (set(KEYS) - {"edge_index", "weight"}))
 
 
 def load_named(name: str, root: str | Path | None = None) -> Graph:

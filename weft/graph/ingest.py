@@ -63,7 +63,7 @@ def ingest_edges(
     else:
         count = int(max(src.max(), dst.max())) + 1
     vertices = known or IdMap(np.arange(count) if ids is None else ids, f"the vertices of {edges}")
-    if split is not None and str(split).partition(":")[0].partition("@")[0] not in SPLIT_SPECS:
+    if split is not None and not is_split_spec(str(split)):
         split_file = read_node_file(Path(split), "split", num_nodes=count, **columns)  # type: ignore[arg-type]
     files = [file for file in (node_file, label_file, split_file) if file is not None]
     rows = {file.path: _rows_of(file, vertices) for file in files}
@@ -91,6 +91,10 @@ def ingest_edges(
     if split is not None and split_file is None:
         return parse_split(graph, str(split))
     return graph
+
+
+def is_split_spec(text: str) -> bool:
+    return text.partition(":")[0].partition("@")[0] in SPLIT_SPECS
 
 
 def is_edge_file(path: Path) -> bool:
