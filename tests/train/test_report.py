@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_runs import fake_events, fake_run
 
+from tests.train.fake_runs import fake_events, fake_run
 from weft.errors import UserError
 from weft.train.plot import (
     MAX_POINTS,
@@ -351,3 +351,30 @@ def test_numbers_are_readable() -> None:
     assert plain == ["0 B", "999 B", "0.977 KiB", "1 MiB", "0.999 GiB", "3.5 TiB"]
     plain = [format_seconds(v).replace("\xa0", " ") for v in (0, 2e-6, 0.0123, 1.5, 119, 754, 7322)]
     assert plain == ["0 s", "2 µs", "12.3 ms", "1.5 s", "119 s", "12 min 34 s", "2 h 02 min"]
+
+
+def test_a_curve_under_an_equal_one_stays_visible() -> None:
+    points = [(float(x), 1.0 / x) for x in range(1, 9)]
+    other = [(x, y + 0.3) for x, y in points]
+    plot = line_plot([Line("a", points), Line("b", other, "c1"), Line("c", points, "c2")], "Loss")
+    assert re.findall(r'class="line (c\d)( under)?"', plot) == [("c0", " under"), ("c1", ""), ("c2", "")]
+
+
+def test_bytes_of_an_epoch_leave_out_what_is_sent_once(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run", epochs=5)
+    records = run.metrics()
+    records[0]["wire_bytes"]["features"] = 5 * 2**20
+    run.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    data = load_runs([run.path])[0]
+    assert data.bytes_per_epoch()["features"] == 0
+    assert data.total_bytes() == sum(records[1]["wire_bytes"].values())
+    page = make_page(tmp_path, run.path)
+    assert "The first epoch sent 5 MiB more" in page.text and "Bytes over the epochs" not in page.text
+
+
+def test_a_slow_first_epoch_is_cut_off_but_a_slow_run_is_not(tmp_path: Path) -> None:
+    quick, slow = fake_run(tmp_path / "quick"), fake_run(tmp_path / "slow", seed=1)
+    assert "the slowest epoch took" in make_page(tmp_path, quick.path).text
+    records = [record | {"seconds": 9 + record["epoch"] / 100} for record in slow.metrics()]
+    slow.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert "the slowest epoch took" not in make_page(tmp_path, quick.path, slow.path).text

@@ -91,6 +91,8 @@ def tick_texts(marks: Sequence[float], formatter: Format) -> list[str]:
     """Labels of an axis: numbers and percents with as many decimals as their step needs, alike for all."""
     if formatter in (format_bytes, format_seconds):
         return [formatter(mark) for mark in marks]
+    if len(marks) > 1 and marks[0] > 0 and marks[-1] / marks[0] > 25:  # a log scale has no common step
+        return [f"{mark:g}" for mark in marks]
     factor, unit = (100, f"{NBSP}%") if formatter is format_percent else (1, "")
     for decimals in range(9):
         texts = [f"{factor * mark:,.{decimals}f}" for mark in marks]
@@ -180,9 +182,9 @@ def line_plot(
     y_scale = Scale(marks[0], marks[-1], log)
     xs = [x for line in lines for x, _ in line.points]
     x_scale = Scale(min(xs), max(xs)) if max(xs) > min(xs) else Scale(min(xs) - 1, max(xs) + 1)
-    svg = "".join(_path(line, x_scale, y_scale) for line in lines)
+    svg = "".join(_path(line, x_scale, y_scale, _hidden(k, lines, y_scale)) for k, line in enumerate(lines))
     data = [_hover(line, x_scale, y_scale, formatter) for line in lines]
-    cut = bottom is not None or top is not None
+    cut = "cut-bottom" if bottom is not None else "cut-top" if top is not None else ""
     body = _box(data, grid(marks, y_scale, formatter), svg, x_scale, _x_marks(x_scale, xs), cut)
     keys = [(line.name if line.key is None else line.key, line) for line in lines]
     legend = [(key, line.color + (" dash" if line.dashed else ""), line.run) for key, line in keys if key]
@@ -198,14 +200,14 @@ def _x_marks(scale: Scale, xs: Sequence[float]) -> list[float]:
     return [scale.low, *rest]
 
 
-def _box(data: object, back: str, svg: str, x_scale: Scale, x_marks: Sequence[float], cut: bool = False) -> str:
+def _box(data: object, back: str, svg: str, x_scale: Scale, x_marks: Sequence[float], cut: str = "") -> str:
     """The area of a plot over x: grid lines behind, curves, marks below, and the data for the pointer."""
     held = escape(json.dumps(data, separators=(",", ":")))
     marks = "".join(f'<span class="xt" style="left:{x_scale(x):.2f}%">{format_number(x)}</span>' for x in x_marks)
-    cut_class = ' class="cut"' if cut else ""
     return (
         f'<div class="box" data-plot="{held}">{back}'
-        f'<svg{cut_class} viewBox="0 0 100 100" preserveAspectRatio="none" aria-hidden="true">{svg}</svg>{marks}</div>'
+        f'<svg class="{cut}" viewBox="0 0 100 100" preserveAspectRatio="none" aria-hidden="true">{svg}</svg>'
+        f"{marks}</div>"
     )
 
 
@@ -218,7 +220,17 @@ def _clamp(value: float, low: float | None, high: float | None) -> float:
     return value if high is None else min(value, high)
 
 
-def _path(line: Line, x_scale: Scale, y_scale: Scale) -> str:
+def _hidden(index: int, lines: Sequence[Line], y_scale: Scale) -> bool:
+    """Whether a later curve lies on this one, as those of equal runs do; it is then drawn wide, to be seen below."""
+    own = dict(lines[index].points)
+    for later in lines[index + 1 :]:
+        common = [(own[x], y) for x, y in later.points if own.get(x) is not None and y is not None]
+        if len(common) >= 0.9 * len(own) and all(abs(y_scale(a or 0.0) - y_scale(b)) < 1 for a, b in common):
+            return True
+    return False
+
+
+def _path(line: Line, x_scale: Scale, y_scale: Scale, hidden: bool = False) -> str:
     pieces: list[list[str]] = [[]]
     dots = []
     for x, y in line.points:
@@ -231,7 +243,8 @@ def _path(line: Line, x_scale: Scale, y_scale: Scale) -> str:
             dots.append(place)
     dots += [piece[0] for piece in pieces if len(piece) == 1]  # a lone point has no line to be seen by
     run = _run(line.run)
-    style = f'class="line {line.color}{" dash" if line.dashed else ""}"{run}'
+    kind = (" dash" if line.dashed else "") + (" under" if hidden and not line.dashed else "")
+    style = f'class="line {line.color}{kind}"{run}'
     drawn = "".join(f'<path {style} d="M{"L".join(piece)}"/>' for piece in pieces if len(piece) > 1)
     return drawn + "".join(f'<path class="dot {line.color}"{run} d="M{dot}h0"/>' for dot in dots)
 
@@ -313,12 +326,9 @@ def stacked_rows(bars: Sequence[Bar], title: str, formatter: Format, note: str =
         rows.append(
             f'<div class="row"{run}>{label}<div class="track">{pieces}</div><div class="total">{end}</div></div>'
         )
-    seen: dict[str, str] = {}
-    for bar in bars:
-        for name, value, color in bar.pieces:
-            if value > 0:
-                seen.setdefault(name, color)
-    legend = [(name, f"{color} square", None) for name, color in seen.items()]
+    colors = {name: color for bar in bars for name, _, color in bar.pieces}
+    drawn = {name for bar in bars for name, value, _ in bar.pieces if value > 0}
+    legend = [(name, f"{color} square", None) for name, color in colors.items() if name in drawn]
     return figure(title, f'<div class="rows">{"".join(rows)}</div>', legend, note)
 
 

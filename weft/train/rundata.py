@@ -120,20 +120,19 @@ class RunData:
         return [(r["epoch"], _numbers(r["wire_bytes"])) for r in self.records if "wire_bytes" in r]
 
     def bytes_per_epoch(self) -> dict[str, float]:
-        """Mean payload bytes of an epoch over the whole system, by class."""
+        """Payload bytes of an epoch over the whole system by class: medians, so what is sent once is not in them."""
+        epochs = [classes for _, classes in self.bytes_by_epoch()] or [_numbers(self.summary.get("wire_bytes"))]
+        names = dict.fromkeys((*BYTE_CLASSES, *(name for classes in epochs for name in classes)))
+        present = [name for name in names if name != "per_epoch" and any(name in classes for classes in epochs)]
+        return {name: statistics.median(classes.get(name, 0.0) for classes in epochs) for name in present}
+
+    def bytes_sent_once(self) -> float:
+        """How much more the first epoch sent than an epoch does: constant input, fetched once."""
         epochs = self.bytes_by_epoch()
-        total: dict[str, float] = defaultdict(float)
-        for _, classes in epochs:
-            for name, value in classes.items():
-                total[name] += value / len(epochs)
-        if not epochs:
-            total.update(_numbers(self.summary.get("wire_bytes")))
-            total.pop("per_epoch", None)
-        known = {name: total[name] for name in BYTE_CLASSES if name in total}
-        return known | {name: value for name, value in total.items() if name not in known}
+        return sum(epochs[0][1].values()) - (self.total_bytes() or 0.0) if epochs else 0.0
 
     def total_bytes(self) -> float | None:
-        """Mean payload bytes of an epoch over the whole system; None where they were not counted."""
+        """Payload bytes of an epoch over the whole system; None where they were not counted."""
         classes = self.bytes_per_epoch()
         return sum(classes.values()) if classes else None
 

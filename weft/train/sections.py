@@ -105,12 +105,14 @@ def _metric_plot(runs: Sequence[RunData], metric: str) -> str:
     title = words(metric)[:1].upper() + words(metric)[1:]
     lines = []
     for i, run in enumerate(runs):
-        for split, name in (("val", "validation"), ("test", "test")):
+        for split, name in (("val", "validation"), ("test", "test"), ("train", "training")):
+            if split == "train" and len(runs) > 1:
+                continue  # several runs are compared by what they have not seen
             points = run.curve(f"{split}_{metric}") if run.metric == metric else []
             if any(value is not None for _, value in points):
                 label = name if len(runs) == 1 else f"{run.name}, {name}"
                 key = None if len(runs) == 1 else run.name if split == "val" else ""
-                shade = _second(i, runs) if split == "test" else color(i)
+                shade = _second(i, runs) if split == "test" else "c7" if split == "train" else color(i)
                 mark = run.best_epoch if split == "val" else None
                 lines.append(Line(label, points, shade, split == "test", tag(i, runs), mark, key))
     if not lines:
@@ -193,12 +195,12 @@ def traffic(runs: Sequence[RunData]) -> str:
     }
     title = "Bytes of an epoch by class"
     if len(runs) == 1:
-        per_epoch = breakdown(pieces[0], title, format_bytes)
+        per_epoch = breakdown(pieces[0], title, format_bytes, _once_text(runs[0]))
     else:
         bars = [Bar(run.name, pieces[i], i, swatch=color(i)) for i, run, _ in counted]
         per_epoch = stacked_rows(bars, title, format_bytes, _traffic_text(counted))
     areas = [_bytes_over_time(i, run, runs) for i, run, _ in counted if _bytes_vary(run)]
-    lead = "Payload bytes sent by all workers together, counted exactly at the communicator; mean of an epoch."
+    lead = "Payload bytes sent by all workers together, counted exactly at the communicator; medians over the epochs."
     return section("Traffic", lead, in_grid(per_epoch, *areas))
 
 
@@ -212,8 +214,16 @@ def _traffic_text(counted: Sequence[tuple[int, RunData, dict[str, float]]]) -> s
     return f"{least} sends least, {high / low:.3g} times less than {most}."
 
 
+def _once_text(run: RunData) -> str:
+    once = run.bytes_sent_once()
+    if once <= 0.01 * (run.total_bytes() or 0.0):
+        return ""
+    return f"The first epoch sent {format_bytes(once)} more, for what has to be fetched only once."
+
+
 def _bytes_vary(run: RunData) -> bool:
-    totals = [sum(classes.values()) for _, classes in run.bytes_by_epoch()]
+    """Whether epochs differ; the first does not count, it also fetches what is needed once."""
+    totals = [sum(classes.values()) for _, classes in run.bytes_by_epoch()][1:]
     return len(totals) > 2 and min(totals) < 0.98 * max(totals)
 
 

@@ -46,8 +46,7 @@ def time(runs: Sequence[RunData]) -> str:
     ]
     plots = []
     if curves:
-        values = [value for line in curves for _, value in line.points if value is not None]
-        top, note = _ceiling(values)
+        top, note = _ceiling(curves)
         plots.append(line_plot(curves, "Time of each epoch", format_seconds, from_zero=True, top=top, note=note))
     if any(run.phases() for run in runs):
         plots.append(_phase_plot(runs))
@@ -62,12 +61,14 @@ def time(runs: Sequence[RunData]) -> str:
     return section("Time", _time_text(runs), in_grid(*plots), traces)
 
 
-def _ceiling(values: Sequence[float]) -> tuple[float | None, str]:
+def _ceiling(curves: Sequence[Line]) -> tuple[float | None, str]:
     """Where to cut the axis so that a slow first epoch does not flatten all others."""
-    typical = statistics.median(values) if values else 0.0
-    if not values or max(values) <= 4 * typical or len(values) < 5:
+    values = [[value for _, value in line.points if value is not None] for line in curves]
+    usual = max((statistics.quantiles(own, n=10)[-1] for own in values if len(own) >= 5), default=0.0)
+    highest = max((value for own in values for value in own), default=0.0)
+    if usual == 0 or highest <= 2 * usual:
         return None, ""
-    return 2.5 * typical, f"Cut off at the top: the slowest epoch took {format_seconds(max(values))}."
+    return 1.5 * usual, f"Cut off at the top: the slowest epoch took {format_seconds(highest)}."
 
 
 def _time_text(runs: Sequence[RunData]) -> str:
@@ -89,13 +90,14 @@ def _time_text(runs: Sequence[RunData]) -> str:
 
 def _phase_plot(runs: Sequence[RunData]) -> str:
     title, note = "What an epoch is made of", "Medians over the epochs."
+    phases = [run.phases() for run in runs]
+    names = dict.fromkeys((*_PHASE_COLORS, *(name for own in phases for name in own)))  # all in the same order
     pieces = [
-        [(words(name), value, _PHASE_COLORS.get(name, "k-other")) for name, value in run.phases().items()]
-        for run in runs
+        [(words(name), own.get(name, 0.0), _PHASE_COLORS.get(name, "k-other")) for name in names] for own in phases
     ]
     if len(runs) == 1:
         return breakdown(pieces[0], title, format_seconds, note)
-    bars = [Bar(run.name, pieces[i], i, swatch=color(i)) for i, run in enumerate(runs) if pieces[i]]
+    bars = [Bar(run.name, pieces[i], i, swatch=color(i)) for i, run in enumerate(runs) if phases[i]]
     return stacked_rows(bars, title, format_seconds, note)
 
 
