@@ -43,6 +43,11 @@ def ingest(
         list[str] | None, typer.Option(help="Column of the labels; several make several labels per vertex.")
     ] = None,
     split_column: Annotated[str | None, typer.Option(help="Column that says train, val or test.")] = None,
+    header: Annotated[
+        bool | None, typer.Option("--header/--no-header", help="Whether text files name columns.")
+    ] = None,
+    num_nodes: Annotated[int | None, typer.Option(help="Vertices are 0..N-1, also those without edges.")] = None,
+    num_classes: Annotated[int | None, typer.Option(help="Where the labels do not show every class.")] = None,
     undirected: Annotated[bool, typer.Option("--undirected", help="Add every edge's reverse.")] = False,
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Keep one of several equal edges.")
@@ -65,7 +70,7 @@ def ingest(
     graph = read(
         source, features=features, labels=labels, split=split, src_column=src_column, dst_column=dst_column,
         weight_column=weight_column, id_column=id_column, label_columns=tuple(label_column or ()),
-        split_column=split_column, undirected=undirected, drop_duplicates=drop_duplicates, name=name,
+        split_column=split_column, header=header, num_nodes=num_nodes, num_classes=num_classes, undirected=undirected, drop_duplicates=drop_duplicates, name=name,
     )  # fmt: skip
     save_graph(graph, out, overwrite=overwrite)
     print_rows(f"graph {graph.name}", graph_rows(describe(graph)))

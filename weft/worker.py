@@ -74,12 +74,14 @@ def train(run: Path, resume: bool, quiet: bool = False, config: RunConfig | None
     config, comm = worker.config, worker.comm
     shows = comm.worker == 0 and not quiet
     with Console(config.train.epochs, show=shows) as console:
+        trace = Trace(comm.worker, enabled=False)
+        comm.on_wait = lambda what, start, end: trace.record(what, "wait", start, end)
         task = Task(
-            worker.view, worker.model, config.train, config.optim, worker.folder,
-            on_epoch=console.update, trace=Trace(comm.worker, enabled=False),
-        )  # fmt: skip
+            worker.view, worker.model, config.train, config.optim, worker.folder, on_epoch=console.update, trace=trace
+        )
         outcome = fit(task, resume)
-    _write_trace(worker, task.trace)
+    comm.on_wait = None
+    _write_trace(worker, trace)
     summary = _summary(worker, outcome, time.perf_counter() - started)
     if comm.worker == 0:
         worker.folder.write_summary(summary)

@@ -206,33 +206,14 @@ def test_a_pyg_data_set_that_needs_no_network() -> None:
         open_graph("pyg:KarateClubs")
 
 
-def test_pyg_folder(tmp_path: Path) -> None:
-    data = pytest.importorskip("torch_geometric.data")
-
-    class Mine(data.InMemoryDataset):  # type: ignore[misc, name-defined]
-        processed_file_names = ("data.pt",)
-
-        def __init__(self, root: Path) -> None:
-            super().__init__(str(root))
-            self.load(self.processed_paths[0])
-
-        def process(self) -> None:
-            one = data.Data(edge_index=torch.tensor([[0, 1], [1, 2]]), x=torch.eye(3), y=torch.arange(3))
-            self.save([one], self.processed_paths[0])
-
-    Mine(tmp_path / "set")
-    graph = open_graph(tmp_path / "set")
-    assert edges_of(graph) == [(0, 1), (1, 2)] and graph.num_classes == 3
-    (tmp_path / "set" / "processed" / "data.pt").write_bytes(b"not a tensor file")
-    with pytest.raises(UserError, match="cannot be read safely"):
-        open_graph(tmp_path / "set")
-
-
-def test_pyg_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torch_geometric", None)
+def test_a_pyg_folder_is_refused_with_the_way_to_load_it(tmp_path: Path) -> None:
     (tmp_path / "set" / "processed").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"torch_geometric: pip install 'weft\[data\]'"):
+    with pytest.raises(UserError, match=r"weft\.from_pyg"):
         open_graph(tmp_path / "set")
+
+
+def test_pyg_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torch_geometric", None)
     with pytest.raises(UserError, match=r"pip install 'weft\[data\]'"):
         open_graph("reddit")
 

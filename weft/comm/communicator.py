@@ -89,6 +89,7 @@ class Communicator:
         self.backend = backend  # None: one worker, torch.distributed is not involved
         self.sent: dict[str, int] = dict.fromkeys(KINDS, 0)
         self.waited_seconds = 0.0  # blocked on peers, in all waits together
+        self.on_wait: Callable[[str, int, int], None] | None = None  # told of every wait: what, start and end (ns)
         self._step = "start"
         self._reports = reports
         # Messages between two workers are numbered per direction, and the number is their tag: several exchanges in
@@ -260,13 +261,16 @@ class Communicator:
         return host
 
     def _wait(self, work: Any, operation: str, peer: int | None = None) -> None:
-        started = time.perf_counter()
+        started = time.perf_counter_ns()
         # The survivors' asking around who is missing is part of the deadline.
         limit = self.deadline_seconds - patience_seconds(self.deadline_seconds)
         if self.backend == "mpi":  # its wait knows no timeout
             self._guard(lambda: _poll(work, limit), operation, peer)
         self._guard(lambda: work.wait(timedelta(seconds=limit)), operation, peer)
-        self.waited_seconds += time.perf_counter() - started
+        ended = time.perf_counter_ns()
+        self.waited_seconds += (ended - started) / 1e9
+        if self.on_wait is not None:
+            self.on_wait(operation, started, ended)
 
     def _guard(self, action: Callable[[], T], operation: str, peer: int | None = None) -> T:
         try:
@@ -276,9 +280,10 @@ class Communicator:
 
     def _lost(self, operation: str, peer: int | None, error: RuntimeError) -> WorkerLost:
         reason = _first_sentence(str(error))
-        lost = [] if self._reports is None else self._reports.missing(operation, self.deadline_seconds)
-        if not lost and peer is not None:
-            lost = [peer]
+        if self._reports is None:
+            lost = [] if peer is None else [peer]
+        else:
+            lost = self._reports.missing(operation, self.deadline_seconds, peer)
         names = "another worker" if not lost else " and ".join(f"worker {q}" for q in lost)
         return WorkerLost(
             f"worker {self.worker} lost {names} during {self._step}: {operation} did not succeed within the "

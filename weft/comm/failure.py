@@ -26,15 +26,24 @@ class Reports:
         self._worker = worker
         self._num_workers = num_workers
 
-    def missing(self, operation: str, deadline_seconds: float) -> list[int]:
-        """Reports this worker's failure; the workers that have not reported theirs; [] when all have or none can."""
+    def missing(self, operation: str, deadline_seconds: float, peer: int | None) -> list[int]:
+        """Reports this worker's failure; the workers that have not reported theirs, or else the likeliest ones.
+
+        `peer` is whom the operation waited for, where it waited for one.
+        """
         found: list[list[int]] = []
         # In a thread of its own: a store whose host was cut off may never answer, whatever its timeout says.
         patience = patience_seconds(deadline_seconds)
         asking = threading.Thread(target=self._ask, args=(operation, patience, found), daemon=True)
         asking.start()
         asking.join(patience + 1.0)
-        return found[-1] if found else []
+        if found and found[-1]:
+            return found[-1]
+        if peer is not None:
+            return [peer]
+        # The store does not answer: it lies on worker 0's host. (Or all are here, and nobody knows.)
+        others = [q for q in range(self._num_workers) if q != self._worker]
+        return others[:1] if not found or len(others) == 1 else []
 
     def _ask(self, operation: str, patience: float, found: list[list[int]]) -> None:
         with suppress(RuntimeError):

@@ -13,7 +13,7 @@ from weft.errors import UserError, unknown
 from weft.graph.build import from_edges, to_undirected
 from weft.graph.edgelist import EDGE_FILES
 from weft.graph.files import MANIFEST
-from weft.graph.foreign import from_pyg, load_graphbolt_folder, load_pyg_folder, require
+from weft.graph.foreign import from_pyg, load_graphbolt_folder, require
 from weft.graph.graph import Graph
 from weft.graph.ingest import SPLIT_SPECS, ingest_edges, is_edge_file, is_split_spec
 from weft.graph.npz import KEYS, load_npz, read_npz_names
@@ -162,7 +162,9 @@ def _open_folder(path: Path) -> Graph:
     if is_ogb_folder(path):
         return load_ogb_folder(path)
     if (path / "processed").is_dir():
-        return load_pyg_folder(path)
+        raise UserError(
+            f"{path} is a PyG data set, whose files hold pickled code: load it with PyG, then weft.from_pyg"
+        )
     raise UserError(
         f"{path} is no folder that weft knows: a graph folder has {MANIFEST}, GraphBolt metadata.yaml, OGB raw/ and "
         "split/, PyG processed/"

@@ -70,29 +70,6 @@ def from_dgl(graph: Any, name: str = "dgl") -> Graph:
     )
 
 
-def load_pyg_folder(path: Path) -> Graph:
-    """The graph that a PyG data set keeps in `processed/`, read as tensors only: no code in the file is run."""
-    require("torch_geometric", "data", f"{path} is a PyG data set")
-    files = sorted(
-        file for file in (path / "processed").glob("*.pt") if file.stem not in ("pre_filter", "pre_transform")
-    )
-    if len(files) != 1:
-        raise UserError(f"{path / 'processed'} has {len(files)} data files: weft reads data sets of one graph")
-    data_class = importlib.import_module("torch_geometric.data").Data
-    try:
-        stored = torch.load(files[0], map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises half a dozen kinds
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"{files[0]} cannot be read safely ({reason}): load it with PyG and pass the data to weft.from_pyg"
-        ) from None
-    content, slices = (stored[0], stored[1]) if isinstance(stored, tuple) else (stored, None)
-    if slices is not None:
-        raise UserError(f"{path} holds several graphs: weft trains on one; pick it and pass it to weft.from_pyg")
-    data = data_class.from_dict(content) if isinstance(content, dict) else content
-    return from_pyg(data, name=path.name)
-
-
 def load_graphbolt_folder(path: Path) -> Graph:
     """A GraphBolt on-disk data set of one kind of vertices: metadata.yaml with npy and csv files."""
     file = path / "metadata.yaml"

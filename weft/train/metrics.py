@@ -107,9 +107,7 @@ def auc_inputs(scores: Tensor, y: Tensor, rows: int | None = None) -> tuple[Tens
     else:
         scores = scores.softmax(dim=1)
         classes = torch.arange(scores.shape[1], device=y.device)
-        positive = torch.where(y.unsqueeze(1) < 0, -1, (y.unsqueeze(1) == classes).to(torch.int8)).to(
-            torch.int8
-        )
+        positive = torch.where(y.unsqueeze(1) < 0, -1, (y.unsqueeze(1) == classes).to(torch.int8)).to(torch.int8)
     missing = 0 if rows is None else rows - scores.shape[0]
     assert missing >= 0, (rows, scores.shape)
     if missing:

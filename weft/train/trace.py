@@ -82,9 +82,7 @@ class Trace:
             return _NO_SPAN
         return _OpenSpan(self, name, category, args)
 
-    def record(
-        self, name: str, category: str, start: int, end: int, args: dict[str, Any] | None = None
-    ) -> None:
+    def record(self, name: str, category: str, start: int, end: int, args: dict[str, Any] | None = None) -> None:
         """A span whose ends (of `time.perf_counter_ns`) were measured elsewhere."""
         if not self.enabled:
             return
