@@ -13,6 +13,7 @@ from torch import Tensor
 
 from weft import kernels
 from weft.aggregate.blocks import Block
+from weft.kernels import memory
 
 Tensors = tuple[Tensor, ...]
 State = Any
@@ -69,7 +70,7 @@ class Sum:
     def start(self, dst: Tensors, src: Tensors, num_rows: int) -> "Running":
         if dst:  # on top of what is there
             return Running(dst[0], started=True)
-        return Running(src[0].new_empty(num_rows, src[0].shape[1]), started=False)
+        return Running(memory.empty((num_rows, src[0].shape[1]), src[0].dtype, src[0].device), started=False)
 
     def absorb(self, state: "Running", block: Block, sides: Sides, dst: Tensors, src: Tensors) -> None:
         csr = block.csr
@@ -141,7 +142,7 @@ class _Attention:
 
     def _empty(self, num_rows: int, values: Tensor) -> Tensors:
         def full(width: int, value: float) -> Tensor:
-            return torch.full((num_rows, width), value, dtype=values.dtype, device=values.device)
+            return memory.empty((num_rows, width), values.dtype, values.device).fill_(value)
 
         return full(self.heads, -torch.inf), full(self.heads, 0.0), full(values.shape[1], 0.0)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from weft.aggregate.blocks import Block
 from weft.aggregate.reducers import Reducer, Tensors
+from weft.kernels import memory
 
 if TYPE_CHECKING:
     from weft.aggregate.view import GraphView
@@ -52,10 +53,10 @@ def backward(
 ) -> tuple[Tensors, Tensors]:
     """Gradients of `dst` and `src`. `widths`: columns of each source tensor."""
     state: Any = reducer.begin_backward(grad, out, kept, dst)
-    d_src = tuple(grad.new_empty(view.num_rows, width) for width in widths)
+    d_src = tuple(memory.empty((view.num_rows, width), grad.dtype, grad.device) for width in widths)
     flights = []
     if view.exchanges:
-        d_halo = tuple(grad.new_empty(view.num_halo, width) for width in widths)
+        d_halo = tuple(memory.empty((view.num_halo, width), grad.dtype, grad.device) for width in widths)
         reducer.backward_block(state, edges.remote, view.remote_sides, dst, halo, d_halo)
         flights = [view.start_home(rows, into) for rows, into in zip(d_halo, d_src, strict=True)]
     reducer.backward_block(state, edges.local, view.local_sides, dst, src, d_src)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from weft.kernels import reference
+from weft.kernels import memory, reference
 from weft.kernels.checks import accumulator_dtype, check_rows, check_shape, check_state, require
 from weft.kernels.native import code, native_for, pointer, threads
 
@@ -32,7 +32,7 @@ def dropout_rows(
         return reference.dropout_rows(x, row_ids, p, key, out)
     x, row_ids = x.contiguous(), row_ids.contiguous()
     if out is None:
-        out = torch.empty_like(x)
+        out = memory.empty_like(x)
     native.dropout_rows(
         pointer(x),
         code(x),
@@ -88,7 +88,7 @@ def relu_dropout_backward(grad: Tensor, out: Tensor, p: float, into: Tensor | No
         return reference.relu_dropout_backward(grad, out, p, into)
     grad, out = grad.contiguous(), out.contiguous()
     if into is None:
-        into = torch.empty_like(grad)
+        into = memory.empty_like(grad)
     native.relu_dropout_backward(pointer(grad), pointer(out), code(grad), grad.numel(), p, pointer(into), threads())
     return into
 

@@ -8,6 +8,7 @@ dense product; a few sampled rows say which of the two to take.
 import torch
 from torch import Tensor
 
+from weft.kernels import memory
 from weft.kernels.checks import check_rows, check_state, require
 from weft.kernels.native import native_for, pointer, threads
 
@@ -24,14 +25,12 @@ def product(x: Tensor, matrix: Tensor, out: Tensor | None = None, accumulate: bo
         f"rows have {x.shape[1]} columns, but the matrix has shape {tuple(matrix.shape)}",
     )
     require(out is not None or not accumulate, "accumulate needs `out`, the sums so far")
-    if out is not None:
+    if out is None:
+        out = memory.empty((x.shape[0], matrix.shape[1]), x.dtype, x.device)
+    else:
         check_state("out", out, (x.shape[0], matrix.shape[1]), x.dtype)
     if not skips(x) or matrix.dtype != torch.float32:
-        if out is None:
-            return x @ matrix
         return out.addmm_(x, matrix) if accumulate else torch.mm(x, matrix, out=out)
-    if out is None:
-        out = torch.empty(x.shape[0], matrix.shape[1])
     native_for(x).skip_product(
         pointer(x),
         x.shape[0],

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from weft.kernels import reference
+from weft.kernels import memory, reference
 from weft.kernels.checks import (
     accumulator_dtype,
     check_csr,
@@ -47,7 +47,7 @@ def spmm(
     require(out is not None or not accumulate, "accumulate needs `out`, the sums so far")
     native = native_for(x)
     if out is None:
-        out = torch.empty(num_rows, width, dtype=x.dtype, device=x.device)
+        out = memory.empty((num_rows, width), x.dtype, x.device)
     else:
         wide = scalar if out.dtype == scalar else x.dtype
         check_state("out", out, (num_rows, width), wide)
@@ -174,7 +174,7 @@ def gather(x: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
     if native is None:
         return reference.gather(x, index, out)
     if out is None:
-        out = torch.empty(shape, dtype=x.dtype)
+        out = memory.empty(shape, x.dtype)
     x, index = x.contiguous(), index.contiguous()
     row_bytes = out[:1].numel() * out.element_size() if out.numel() else 0
     native.gather(
