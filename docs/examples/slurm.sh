@@ -14,11 +14,11 @@ config=$1 parts=$2 run=$3
 workers_per_node=${WORKERS_PER_NODE:-4}
 
 # The interface that rows travel on; name it where the default route is not the fast network.
-export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$(ip route show default | awk '{print $5; exit}')}
+export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$(ip route show default | awk 'NR == 1 {print $5}')}
 export OMP_NUM_THREADS=$((SLURM_CPUS_PER_TASK / workers_per_node)) THP_MEM_ALLOC_ENABLE=1
 
 torchrun=(torchrun --nnodes "$SLURM_NNODES" --nproc-per-node "$workers_per_node" --shutdown-timeout 100
-    --master-addr "$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+    --master-addr "$(scontrol show hostnames "$SLURM_JOB_NODELIST" | awk 'NR == 1')"
     --master-port "$((20000 + SLURM_JOB_ID % 20000))")
 weft=(weft train "$config" --data "$parts" --run "$run")
 if compgen -G "$run/checkpoints/*" > /dev/null; then weft+=(--resume); fi

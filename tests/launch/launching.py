@@ -12,12 +12,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def launcher(folder: Path, workers: int, deed: str, *rest: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+def launcher(folder: Path, workers: int, deed: str, *rest: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tests.launch.run_launch", str(workers), deed, str(folder), *rest]
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env=os.environ | variables,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -11,13 +11,14 @@ from tests.launch.launching import epoch_reached, launcher, none_left, wait_unti
 from weft.errors import UserError
 from weft.launch import launch
 
+SCRIPT = "tests.launch.worker_script"
 
-def test_workers_run_to_the_end_in_the_right_environment(tmp_path: Path) -> None:
-    with launcher(tmp_path, 2, "train") as process:
-        out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert "worker 0 of 2 is done" in out  # worker 0 has the terminal
-    assert "worker 1" not in out  # and it alone
+
+def test_workers_run_to_the_end_in_the_right_environment(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert launch(SCRIPT, ["train", str(tmp_path)], 2) == 0
+    said = capfd.readouterr()
+    assert "worker 0 of 2 is done" in said.out, said.err  # worker 0 has the terminal
+    assert "worker 1" not in said.out  # and it alone
     for worker in (0, 1):
         assert (tmp_path / f"{worker}.done").exists()
         variables = dict(line.split("=", 1) for line in (tmp_path / f"{worker}.env").read_text().splitlines())
@@ -30,22 +31,22 @@ def test_workers_run_to_the_end_in_the_right_environment(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("deed", ["mistake", "mistake-on-one"])
-def test_a_users_mistake_is_told_once(tmp_path: Path, deed: str) -> None:
-    with launcher(tmp_path, 3, deed) as process:
-        _, err = process.communicate(timeout=120)
-    assert process.returncode == 2, err
+def test_a_users_mistake_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str], deed: str) -> None:
+    code = launch(SCRIPT, [deed, str(tmp_path)], 2, threads_per_worker=1)
+    said = capfd.readouterr().err
+    assert code == 2, said
     sentence = "the graph has no vertices" if deed == "mistake" else "part 2 was altered"
-    assert err.count(sentence) == 1
-    assert "Traceback" not in err
+    assert said.count(sentence) == 1
+    assert "Traceback" not in said
     assert none_left(tmp_path)
 
 
-def test_a_worker_that_fails_is_named_with_its_output(tmp_path: Path) -> None:
-    with launcher(tmp_path, 2, "error-on-one") as process:
-        _, err = process.communicate(timeout=120)
-    assert process.returncode == 1, err
-    assert "worker 1 failed during epoch 1: ZeroDivisionError: by nothing" in err
-    assert "about to divide" in err
+def test_a_worker_that_fails_is_named_with_its_output(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = launch(SCRIPT, ["error-on-one", str(tmp_path)], 2, threads_per_worker=1)
+    said = capfd.readouterr().err
+    assert code == 1, said
+    assert "worker 1 failed during epoch 1: ZeroDivisionError: by nothing" in said
+    assert "about to divide" in said
     assert none_left(tmp_path)
 
 
@@ -53,15 +54,15 @@ def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=f"^port {port} is in use by another program: choose another one"):
-            launch("tests.launch.worker_script", ["train", str(tmp_path)], 2, port=port)
+            launch(SCRIPT, ["train", str(tmp_path)], 2, port=port)
     assert worker_pids(tmp_path) == []
     with pytest.raises(UserError, match="port 99999 cannot be opened"):
-        launch("tests.launch.worker_script", ["train", str(tmp_path)], 2, port=99999)
+        launch(SCRIPT, ["train", str(tmp_path)], 2, port=99999)
 
 
 def test_a_run_needs_workers() -> None:
     with pytest.raises(UserError, match="at least one worker"):
-        launch("tests.launch.worker_script", [], 0)
+        launch(SCRIPT, [], 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

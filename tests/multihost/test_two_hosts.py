@@ -2,15 +2,14 @@
 
 import json
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+import weft
 from tests.launch.launching import epoch_reached, wait_until
-from tests.multihost.hosts import ROOT, finish, output, two_hosts, why_not
+from tests.multihost.hosts import finish, output, two_hosts, why_not
 
 DATA = "synthetic:demo"
 REASON = why_not()
@@ -54,8 +53,7 @@ def test_a_host_that_is_cut_off_ends_the_run_on_both_sides(tmp_path: Path) -> No
 
 def _partition(folder: Path) -> Path:
     """A small graph in four parts."""
-    command = [sys.executable, "-m", "weft", "partition", DATA, "--parts", "4", "--method", "random"]
-    subprocess.run([*command, "--out", str(folder / "parts")], check=True, cwd=ROOT, timeout=120, capture_output=True)
+    weft.partition(DATA, 4, folder / "parts", method="random")
     return folder / "parts"
 
 
@@ -68,8 +66,7 @@ def test_two_hosts_train_together_as_one_does(tmp_path: Path) -> None:
         for run in runs:
             code, said = finish(run, 240)
             assert code == 0, said
-    alone = [sys.executable, "-m", *train, "--run", str(tmp_path / "one"), "--workers", "1"]
-    subprocess.run(alone, check=True, cwd=ROOT, timeout=240, capture_output=True)
+    weft.train(str(parts), model="gcn", workers=1, run=tmp_path / "one", seed=3, train={"epochs": 5})
     two, one = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("two", "one"))
     assert (two["workers"], one["workers"]) == (2, 1)
     assert two["wire_bytes"]["hidden_forward"] > 0
