@@ -86,7 +86,7 @@ def test_config_files_and_settings(weft, tmp_path):
 
 MISTAKES = [
     (["train", "--data", "corra"], "did you mean 'cora'"),
-    (["train", "--data", "synthetic:tiny", "--model", "gct"], "did you mean 'gat'"),
+    (["train", "--data", "synthetic:tiny", "--model", "gatt"], "did you mean 'gat'"),
     (["train", "--data", "synthetic:tiny", "--strategy", "fulll"], "did you mean 'full'"),
     (["train", "--data", "synthetic:tinny"], "tiny"),
     (["train", "--data", "synthetic:tiny", "--set", "model.hiden=3"], "did you mean model.hidden"),

@@ -15,10 +15,10 @@ from torch import nn
 from weft import worker
 from weft.config import RunConfig, make_config, merge
 from weft.errors import UserError
-from weft.graph import Graph, save_graph
+from weft.graph import Graph, open_graph, save_graph
 from weft.graph.files import Array
 from weft.launch import launch
-from weft.prepare import prepare_data, vertex_names
+from weft.prepare import folder_kind, prepare_data, vertex_names
 from weft.train.runfolder import RunFolder, check_free
 
 Settings = Mapping[str, Any]
@@ -119,31 +119,37 @@ def start(
         raise UserError("under torchrun every worker must know the run folder: give --run DIR")
     data = config.data if graph is None else str(path / GRAPH)
     config = config.model_copy(update={"run": str(path), "data": data})
+    leads = not under_torchrun or os.environ["RANK"] == "0"
     fresh = not path.exists()
-    if not under_torchrun or os.environ["RANK"] == "0":
-        check_free(path, resume=resume, overwrite=overwrite)
-        settings = config.model_dump(mode="json")
-        if fresh:
-            RunFolder.create(path, settings)
-        try:
-            if graph is not None:
-                save_graph(graph, path / GRAPH, overwrite=True)
-            prepare_data(config, path, reuse=resume)
-        except BaseException:
-            if fresh:
-                shutil.rmtree(path, ignore_errors=True)
-            raise
-        if not fresh:  # only now: what lay there is lost when the new run can start, not before
-            RunFolder.create(path, settings, resume=resume, overwrite=overwrite)
-    rest = ["resume"] * resume + ["quiet"] * quiet
-    if under_torchrun or config.workers == 1:
-        code = worker.train(path, resume, quiet, config)
-    else:
-        code = launch_workers(config, "train", path, *rest)
-    if code == worker.EXIT_INTERRUPTED:
-        raise SystemExit(code)
-    _check(code)
+    try:
+        if leads:
+            _prepare_folder(config, path, graph, resume, overwrite)
+        if under_torchrun or config.workers == 1:
+            code = worker.train(path, resume, quiet, config)
+        else:
+            code = launch_workers(config, "train", path, *["resume"] * resume, *["quiet"] * quiet)
+        if code == worker.EXIT_INTERRUPTED:
+            raise SystemExit(code)
+        _check(code)
+    except (Exception, KeyboardInterrupt):
+        if leads and fresh and not RunFolder(path).metrics_file.exists():
+            shutil.rmtree(path, ignore_errors=True)  # it never trained: nothing half-made stays
+        raise
     return Run(path)
+
+
+def _prepare_folder(config: RunConfig, path: Path, graph: Graph | None, resume: bool, overwrite: bool) -> None:
+    check_free(path, resume=resume, overwrite=overwrite)
+    fresh, settings = not path.exists(), config.model_dump(mode="json")
+    if fresh:
+        RunFolder.create(path, settings)
+    if graph is not None:
+        save_graph(graph, path / GRAPH, overwrite=True)
+    elif overwrite and not fresh and config.workers == 1 and folder_kind(config.data) is None:
+        open_graph(config.data)  # a mistake in it must show before anything that lies here is removed
+    prepare_data(config, path, reuse=resume)
+    if not fresh:  # only now: what lay there is lost when the new run can start, not before
+        RunFolder.create(path, settings, resume=resume, overwrite=overwrite)
 
 
 def launch_workers(config: RunConfig, verb: str, run: Path, *rest: str) -> int:

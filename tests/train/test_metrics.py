@@ -69,9 +69,7 @@ def test_single_label_metrics_equal_the_definition(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_multi_label_metrics_equal_the_definition(seed: int) -> None:
     scores, y = draw_multi(seed)
-    pairs = [
-        [(bool(scores[i, c] > 0), bool(y[i, c])) for i in range(len(y)) if y[i, c] >= 0] for c in range(5)
-    ]
+    pairs = [[(bool(scores[i, c] > 0), bool(y[i, c])) for i in range(len(y)) if y[i, c] >= 0] for c in range(5)]
     flat = [pair for column in pairs for pair in column]
     counts = confusion_counts(scores, y)
     assert from_counts("micro_f1", counts, multi_label=True) == pytest.approx(brute_f1(flat))
@@ -134,10 +132,7 @@ def test_roc_auc_of_two_logits_ranks_by_their_margin() -> None:
 def test_roc_auc_of_many_classes_is_the_mean_of_one_against_the_rest() -> None:
     scores, y = draw_single(4, n=70, classes=3)
     chances = scores.softmax(dim=1)
-    columns = [
-        brute_auc(chances[:, c].tolist(), [-1 if t < 0 else int(t == c) for t in y.tolist()])
-        for c in range(3)
-    ]
+    columns = [brute_auc(chances[:, c].tolist(), [-1 if t < 0 else int(t == c) for t in y.tolist()]) for c in range(3)]
     assert roc_auc(*auc_inputs(scores, y)) == pytest.approx(sum(columns) / 3)
 
 

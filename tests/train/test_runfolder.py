@@ -150,9 +150,7 @@ def test_what_is_no_run_cannot_be_opened(tmp_path: Path) -> None:
         RunFolder.open(tmp_path)
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "summary.json"
     write_atomically(file, "old")
 
@@ -175,9 +173,7 @@ def test_tensorboard_holds_the_curves_and_forgets_what_was_cut(tmp_path: Path) -
         run.append(record(4) | {"val_accuracy": 0.9})
     events = EventAccumulator(str(run.tensorboard))
     events.Reload()
-    assert {"loss/train", "accuracy/val", "run/seconds", "wire_bytes/features"} <= set(
-        events.Tags()["scalars"]
-    )
+    assert {"loss/train", "accuracy/val", "run/seconds", "wire_bytes/features"} <= set(events.Tags()["scalars"])
     assert [e.step for e in events.Scalars("accuracy/val")] == [1, 2, 3, 4]
     assert events.Scalars("accuracy/val")[-1].value == pytest.approx(0.9)
 

@@ -15,6 +15,7 @@ import weft
 from weft.config import make_config
 from weft.run import start
 from weft.train.checkpoint import generations
+from weft.train.console import Console
 from weft.worker import EXIT_INTERRUPTED
 
 TINY = "synthetic:tiny"
@@ -50,7 +51,7 @@ def test_a_crashed_run_resumes_to_the_same_bits(tmp_path, monkeypatch, at, model
             raise Crash
 
     with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr("weft.train.console.Console.update", crash)
+        patch.setattr(Console, "update", crash)
         train(tmp_path / "broken", **more)
     if at < 3:  # before the first checkpoint there is nothing to go on from
         with pytest.raises(weft.UserError, match="no checkpoint"):

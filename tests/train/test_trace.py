@@ -107,9 +107,7 @@ def test_merge_of_files_leaves_one(tmp_path: Path) -> None:
     for worker in range(3):
         trace = Trace(worker, limit=1)
         for _ in range(2):
-            with trace.span(
-                "x", "compute", where=Path("a")
-            ):  # an argument that JSON does not know becomes text
+            with trace.span("x", "compute", where=Path("a")):  # an argument that JSON does not know becomes text
                 pass
         paths.append(tmp_path / f"trace-{worker}.json")
         trace.write(paths[-1])
