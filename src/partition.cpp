@@ -1,5 +1,5 @@
-// Partitioning in one pass over the edges: communities for locality, streaming assignment, rebalancing.
-// Everything here runs on one thread and draws nothing, so a result depends on its arguments alone.
+// Communities for locality, streaming assignment, rebalancing. Everything here runs on one thread and draws
+// nothing, so a result depends on its arguments alone.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -40,15 +40,17 @@ struct Neighbours {
     std::vector<int64_t> out_start;  // empty: symmetric, the in-edges say everything
     std::vector<int32_t> out;
 
-    Neighbours(const int64_t* indptr, const int32_t* indices, int64_t rows_) : rows(rows_), in_start(indptr), in(indices) {
-        const int64_t edges = indptr[rows];
-        out_start.assign(rows + 1, 0);
-        for (int64_t k = 0; k < edges; ++k) ++out_start[indices[k] + 1];
+    Neighbours(const int64_t* indptr, const int32_t* indices, int64_t rows_)
+        : rows(rows_), in_start(indptr), in(indices), out_start(rows_ + 1, 0), out(indptr[rows_]) {
+        for (size_t k = 0; k < out.size(); ++k) ++out_start[in[k] + 1];
         for (int64_t v = 0; v < rows; ++v) out_start[v + 1] += out_start[v];
-        if (std::equal(out_start.begin(), out_start.end(), indptr) && symmetric(edges)) {
-            out_start.clear();
-            out.clear();
-        }
+        std::vector<int64_t> next(out_start.begin(), out_start.end() - 1);
+        for (int64_t v = 0; v < rows; ++v)
+            for (int64_t k = in_start[v]; k < in_start[v + 1]; ++k)
+                out[next[in[k]]++] = static_cast<int32_t>(v);
+        // Rows of `out` ascend; a symmetric graph whose rows do not is treated as directed, only slower.
+        const bool same_degrees = std::equal(out_start.begin(), out_start.end(), in_start);
+        if (same_degrees && std::equal(out.begin(), out.end(), in)) out_start = {}, out = {};
     }
 
     template <class F>
@@ -61,23 +63,6 @@ struct Neighbours {
     int64_t degree(int64_t v) const {
         return in_start[v + 1] - in_start[v] + (out_start.empty() ? 0 : out_start[v + 1] - out_start[v]);
     }
-
-  private:
-    void fill(int64_t edges) {
-        out.resize(edges);
-        std::vector<int64_t> next(out_start.begin(), out_start.end() - 1);
-        for (int64_t v = 0; v < rows; ++v)
-            for (int64_t k = in_start[v]; k < in_start[v + 1]; ++k) out[next[in[k]]++] = static_cast<int32_t>(v);
-    }
-    bool symmetric(int64_t edges) {  // rows of `out` ascend; where those of `in` do not, it is used as directed
-        fill(edges);
-        return std::equal(out.begin(), out.end(), in);
-    }
-
-  public:
-    void complete() {
-        if (!out_start.empty() && out.empty()) fill(in_start[rows]);
-    }
 };
 
 Neighbours checked(const In<int64_t>& indptr, const In<int32_t>& indices) {
@@ -88,13 +73,11 @@ Neighbours checked(const In<int64_t>& indptr, const In<int32_t>& indices) {
     const int64_t* start = indptr.data();
     if (start[0] != 0 || start[rows] != edges) throw std::invalid_argument("indptr does not span indices");
     for (int64_t v = 0; v < rows; ++v)
-        if (start[v] > start[v + 1]) throw std::invalid_argument("indptr descends at row " + std::to_string(v));
+        if (start[v] > start[v + 1]) throw std::invalid_argument("indptr descends at " + std::to_string(v));
     for (int64_t k = 0; k < edges; ++k)
         if (indices.data()[k] < 0 || indices.data()[k] >= rows)
             throw std::invalid_argument("indices[" + std::to_string(k) + "] points outside");
-    Neighbours graph(start, indices.data(), rows);
-    graph.complete();
-    return graph;
+    return Neighbours(start, indices.data(), rows);
 }
 
 // ---------------------------------------------------------------------------------------------------------
@@ -164,8 +147,8 @@ int32_t compact(std::vector<int32_t>& label) {
 }
 
 template <class Each>
-Weighted contract(int64_t rows, Each&& each, const std::vector<int32_t>& size, const std::vector<double>& degree,
-                  const std::vector<int32_t>& label, int32_t communities) {
+Weighted contract(int64_t rows, Each&& each, const std::vector<int32_t>& size,
+                  const std::vector<double>& degree, const std::vector<int32_t>& label, int32_t communities) {
     Weighted coarse;
     coarse.size.assign(communities, 0);
     coarse.degree.assign(communities, 0);
@@ -251,8 +234,9 @@ std::vector<int64_t> community_order_of(const Neighbours& graph, int64_t room, i
     return order;
 }
 
-Out<int64_t> community_order(In<int64_t> indptr, In<int32_t> indices, int64_t room, int64_t growth, int rounds) {
-    if (room < 1 || growth < 2 || rounds < 1) throw std::invalid_argument("room, growth or rounds is too small");
+Out<int64_t> community_order(In<int64_t> indptr, In<int32_t> indices, int64_t room, int64_t growth,
+                             int rounds) {
+    if (room < 1 || growth < 2 || rounds < 1) throw std::invalid_argument("room, growth or rounds too small");
     std::vector<int64_t> order;
     {
         nb::gil_scoped_release free;
@@ -262,8 +246,8 @@ Out<int64_t> community_order(In<int64_t> indptr, In<int32_t> indices, int64_t ro
 }
 
 // ---------------------------------------------------------------------------------------------------------
-// Assignment. Every vertex has K loads (itself, its in-edges, being a training vertex, ...), every part has room
-// for so much of each.
+// Assignment. Every vertex has K loads (itself, its in-edges, being a training vertex, ...), every part has
+// room for so much of each.
 
 struct Parts {
     int64_t num, kinds;
@@ -273,7 +257,12 @@ struct Parts {
     std::vector<double> fullest;  // [num], the largest of filled / limit
 
     Parts(int64_t num_, int64_t kinds_, const double* load_, const double* limit_)
-            : num(num_), kinds(kinds_), load(load_), limit(limit_, limit_ + kinds_), filled(num_ * kinds_, 0.0), fullest(num_, 0.0) {}
+        : num(num_),
+          kinds(kinds_),
+          load(load_),
+          limit(limit_, limit_ + kinds_),
+          filled(num_ * kinds_, 0.0),
+          fullest(num_, 0.0) {}
 
     void add(int64_t v, int32_t part, double sign) {
         double most = 0;
@@ -283,6 +272,10 @@ struct Parts {
             if (limit[k] > 0) most = std::max(most, f / limit[k]);
         }
         fullest[part] = most;
+    }
+    void move(int64_t v, int32_t from, int32_t to) {
+        add(v, from, -1);
+        add(v, to, +1);
     }
     bool fits(int64_t v, int32_t part) const {
         for (int64_t k = 0; k < kinds; ++k) {
@@ -295,7 +288,8 @@ struct Parts {
     double with(int64_t v, int32_t part) const {
         double most = 0;
         for (int64_t k = 0; k < kinds; ++k)
-            if (limit[k] > 0) most = std::max(most, (filled[part * kinds + k] + load[v * kinds + k]) / limit[k]);
+            if (limit[k] > 0)
+                most = std::max(most, (filled[part * kinds + k] + load[v * kinds + k]) / limit[k]);
         return most;
     }
     // By how much the squared excess over the limits changes if v enters (+1) or leaves (-1) the part.
@@ -309,10 +303,14 @@ struct Parts {
         }
         return change;
     }
-    bool relieves(int64_t v, int32_t part) const {  // whether v weighs on something of which the part has too much
+    // Whether v weighs on something of which the part has too much.
+    bool relieves(int64_t v, int32_t part) const {
         for (int64_t k = 0; k < kinds; ++k)
             if (load[v * kinds + k] > 0 && filled[part * kinds + k] > limit[k]) return true;
         return false;
+    }
+    int32_t least_full() const {
+        return static_cast<int32_t>(std::min_element(fullest.begin(), fullest.end()) - fullest.begin());
     }
     int32_t emptiest(int64_t v) const {
         int32_t best = 0;
@@ -325,80 +323,103 @@ struct Parts {
     }
 };
 
-// Fennel: neighbours already in a part, less the marginal cost of its size; only parts with room. A vertex sees those
-// that came before it (and where the others are so far, if they are anywhere: owner >= 0).
-void stream_of(const Neighbours& graph, const int64_t* order, Parts& parts, int passes, std::vector<int32_t>& owner) {
+// How many edges join a vertex to each part.
+struct Tally {
+    std::vector<int32_t> of;   // [parts], all zero between vertices
+    std::vector<int32_t> met;  // the parts that are not
+
+    explicit Tally(int64_t parts) : of(parts, 0) {}
+    void count_around(const Neighbours& graph, int64_t v, const std::vector<int32_t>& owner) {
+        graph.each(v, [&](int32_t u) {
+            const int32_t p = owner[u];
+            if (p >= 0 && u != v && of[p]++ == 0) met.push_back(p);
+        });
+    }
+    void clear() {
+        for (int32_t p : met) of[p] = 0;
+        met.clear();
+    }
+};
+
+// Fennel: neighbours already in a part, less the marginal cost of its size; only parts with room. A vertex sees
+// those that came before it (and where the others are so far, if they are anywhere: owner >= 0).
+void stream_of(const Neighbours& graph, const int64_t* order, Parts& parts, int passes,
+               std::vector<int32_t>& owner) {
     const int64_t rows = graph.rows;
-    for (int64_t v = 0; v < rows; ++v)
-        if (owner[v] >= 0) parts.add(v, owner[v], +1);
-    std::vector<int32_t> count(parts.num, 0), met;
     double edges = 0;
-    for (int64_t v = 0; v < rows; ++v) edges += static_cast<double>(graph.degree(v));
-    edges /= 2;
+    for (int64_t v = 0; v < rows; ++v) {
+        if (owner[v] >= 0) parts.add(v, owner[v], +1);
+        edges += static_cast<double>(graph.degree(v)) / 2;
+    }
     const double per_part = static_cast<double>(rows) / static_cast<double>(parts.num);
-    const double alpha = std::sqrt(static_cast<double>(parts.num)) * edges / std::pow(std::max<double>(1, rows), 1.5);
-    auto cost = [&](int32_t p) { return 1.5 * alpha * std::sqrt(parts.fullest[p] * per_part); };
-    for (int pass = 0; pass < passes; ++pass) {
-        for (int64_t i = 0; i < rows; ++i) {
-            const int64_t v = order[i];
-            if (owner[v] >= 0) parts.add(v, owner[v], -1);
-            met.clear();
-            graph.each(v, [&](int32_t u) {
-                const int32_t p = owner[u];
-                if (p < 0 || u == v) return;
-                if (count[p]++ == 0) met.push_back(p);
-            });
-            int32_t best = -1;
-            double best_score = -std::numeric_limits<double>::infinity();
-            auto consider = [&](int32_t p) {
-                const double score = count[p] - cost(p);
-                if ((score > best_score || (score == best_score && p < best)) && parts.fits(v, p)) best_score = score, best = p;
-            };
-            for (int32_t p : met) consider(p);
-            consider(static_cast<int32_t>(std::min_element(parts.fullest.begin(), parts.fullest.end()) - parts.fullest.begin()));
-            if (best < 0) best = parts.emptiest(v);
-            for (int32_t p : met) count[p] = 0;
-            owner[v] = best;
-            parts.add(v, best, +1);
-        }
+    const double spread = std::sqrt(static_cast<double>(parts.num)) * edges;
+    const double price = 1.5 * spread / std::pow(std::max<double>(1, rows), 1.5);
+    Tally tally(parts.num);
+    for (int64_t i = 0; i < rows * passes; ++i) {
+        const int64_t v = order[i % rows];
+        if (owner[v] >= 0) parts.add(v, owner[v], -1);
+        tally.count_around(graph, v, owner);
+        int32_t best = -1;
+        double best_score = -std::numeric_limits<double>::infinity();
+        auto consider = [&](int32_t p) {
+            const double score = tally.of[p] - price * std::sqrt(parts.fullest[p] * per_part);
+            const bool better = score > best_score || (score == best_score && p < best);
+            if (better && parts.fits(v, p)) best_score = score, best = p;
+        };
+        for (int32_t p : tally.met) consider(p);
+        consider(parts.least_full());
+        tally.clear();
+        if (best < 0) best = parts.emptiest(v);
+        owner[v] = best;
+        parts.add(v, best, +1);
     }
 }
 
-// Moves vertices out of parts that hold too much of something, those first that cost the fewest cut edges. Every
-// move lowers the sum of squared excesses, so what fits nowhere at once spreads until it does.
+// Moves vertices to where most of their neighbours are, if there is room.
+void refine(const Neighbours& graph, Parts& parts, std::vector<int32_t>& owner, Tally& tally) {
+    for (int64_t v = 0; v < graph.rows; ++v) {
+        const int32_t own = owner[v];
+        tally.count_around(graph, v, owner);
+        int32_t best = own;
+        for (int32_t p : tally.met)
+            if (tally.of[p] > tally.of[best] && parts.fits(v, p)) best = p;
+        tally.clear();
+        if (best != own) parts.move(v, own, best), owner[v] = best;
+    }
+}
+
+// Moves vertices out of parts that hold too much of something. Every move lowers the sum of squared excesses,
+// so what fits nowhere at once spreads until it does. Cheap moves come first, and after each round the neighbours
+// of what was moved may follow it: that shifts a border instead of scattering vertices.
 void rebalance_of(const Neighbours& graph, Parts& parts, std::vector<int32_t>& owner) {
-    const int64_t rows = graph.rows;
-    for (int64_t v = 0; v < rows; ++v) parts.add(v, owner[v], +1);
-    std::vector<int32_t> count(parts.num, 0), met;
-    const double any = std::numeric_limits<double>::infinity();
-    for (double allowed : {0.0, 2.0, 8.0, 32.0, any, any, any, any, any, any, any, any}) {  // cut edges a move may add
-        bool moved = false;
-        for (int64_t v = 0; v < rows; ++v) {
+    for (int64_t v = 0; v < graph.rows; ++v) parts.add(v, owner[v], +1);
+    Tally tally(parts.num);
+    for (int round = 0; round < 26; ++round) {
+        // How many cut edges a move may add, as a share of the vertex's edges: little at first, then anything.
+        const double share = std::min(1.0, 0.05 * round);
+        if (*std::max_element(parts.fullest.begin(), parts.fullest.end()) <= 1) return;
+        for (int64_t v = 0; v < graph.rows; ++v) {
             const int32_t own = owner[v];
             if (parts.fullest[own] <= 1 || !parts.relieves(v, own)) continue;
-            met.clear();
-            graph.each(v, [&](int32_t u) {
-                if (u != v && count[owner[u]]++ == 0) met.push_back(owner[u]);
-            });
+            tally.count_around(graph, v, owner);
             const double relief = parts.excess(v, own, -1);
             int32_t best = -1;
             auto consider = [&](int32_t p) {
-                if (p == own || (best >= 0 && count[p] < count[best])) return;
-                if (best >= 0 && count[p] == count[best] && parts.fullest[p] >= parts.fullest[best]) return;
+                if (p == own || (best >= 0 && tally.of[p] < tally.of[best])) return;
+                const bool tied = best >= 0 && tally.of[p] == tally.of[best];
+                if (tied && parts.fullest[p] >= parts.fullest[best]) return;
                 if (relief + parts.excess(v, p, +1) < -1e-12) best = p;
             };
-            for (int32_t p : met) consider(p);
+            for (int32_t p : tally.met) consider(p);
             if (best < 0)
                 for (int32_t p = 0; p < parts.num; ++p) consider(p);
-            const double added = best < 0 ? 0 : count[own] - count[best];
-            for (int32_t p : met) count[p] = 0;
-            if (best < 0 || added > allowed) continue;
-            parts.add(v, own, -1);
-            parts.add(v, best, +1);
+            const double added = best < 0 ? 0 : tally.of[own] - tally.of[best];
+            tally.clear();
+            if (best < 0 || added > share * static_cast<double>(graph.degree(v))) continue;
+            parts.move(v, own, best);
             owner[v] = best;
-            moved = true;
         }
-        if (!moved && allowed == any) return;
+        refine(graph, parts, owner, tally);
     }
 }
 
@@ -409,11 +430,12 @@ Parts parts_for(int64_t rows, int64_t num, const In2<double>& load, const In<dou
     return Parts(num, static_cast<int64_t>(load.shape(1)), load.data(), limit.data());
 }
 
-std::vector<int32_t> checked_owner(const In<int32_t>& owner, int64_t rows, int64_t num_parts, int32_t least) {
+std::vector<int32_t> checked_owner(const In<int32_t>& owner, int64_t rows, int64_t num_parts,
+                                   int32_t least) {
     if (static_cast<int64_t>(owner.size()) != rows) throw std::invalid_argument("owner must be [vertices]");
     std::vector<int32_t> result(owner.data(), owner.data() + owner.size());
     for (int32_t part : result)
-        if (part < least || part >= num_parts) throw std::invalid_argument("owner names a part that does not exist");
+        if (part < least || part >= num_parts) throw std::invalid_argument("owner names an unknown part");
     return result;
 }
 
@@ -425,7 +447,8 @@ Out<int32_t> stream_partition(In<int64_t> indptr, In<int32_t> indices, In<int64_
         nb::gil_scoped_release free;
         const Neighbours graph = checked(indptr, indices);
         std::vector<char> seen(graph.rows, 0);
-        if (static_cast<int64_t>(order.size()) != graph.rows) throw std::invalid_argument("order is no permutation");
+        if (static_cast<int64_t>(order.size()) != graph.rows)
+            throw std::invalid_argument("order is no permutation");
         for (int64_t i = 0; i < graph.rows; ++i) {
             const int64_t v = order.data()[i];
             if (v < 0 || v >= graph.rows || seen[v]++) throw std::invalid_argument("order is no permutation");
@@ -437,8 +460,8 @@ Out<int32_t> stream_partition(In<int64_t> indptr, In<int32_t> indices, In<int64_
     return give(std::move(result));
 }
 
-Out<int32_t> rebalance(In<int64_t> indptr, In<int32_t> indices, In<int32_t> owner, int64_t num_parts, In2<double> load,
-                       In<double> limit) {
+Out<int32_t> rebalance(In<int64_t> indptr, In<int32_t> indices, In<int32_t> owner, int64_t num_parts,
+                       In2<double> load, In<double> limit) {
     std::vector<int32_t> result;
     {
         nb::gil_scoped_release free;
@@ -453,10 +476,9 @@ Out<int32_t> rebalance(In<int64_t> indptr, In<int32_t> indices, In<int32_t> owne
 }  // namespace
 
 void bind_partition(nb::module_& module) {
-    module.def("community_order", &community_order, nb::arg("indptr"), nb::arg("indices"), nb::arg("room"),
-             nb::arg("growth"), nb::arg("rounds"));
-    module.def("stream_partition", &stream_partition, nb::arg("indptr"), nb::arg("indices"), nb::arg("order"),
-             nb::arg("owner"), nb::arg("num_parts"), nb::arg("load"), nb::arg("limit"), nb::arg("passes"));
-    module.def("rebalance", &rebalance, nb::arg("indptr"), nb::arg("indices"), nb::arg("owner"), nb::arg("num_parts"),
-             nb::arg("load"), nb::arg("limit"));
+    using namespace nb::literals;
+    module.def("community_order", &community_order, "indptr"_a, "indices"_a, "room"_a, "growth"_a, "rounds"_a);
+    module.def("stream_partition", &stream_partition, "indptr"_a, "indices"_a, "order"_a, "owner"_a,
+               "num_parts"_a, "load"_a, "limit"_a, "passes"_a);
+    module.def("rebalance", &rebalance, "indptr"_a, "indices"_a, "owner"_a, "num_parts"_a, "load"_a, "limit"_a);
 }
