@@ -35,6 +35,7 @@ DEFAULT_DEADLINE_SECONDS = 300.0
 # A gloo message is one iovec to the socket and is counted in signed 32-bit numbers in places, and the kernel moves
 # at most 2^31 - 4096 bytes a call: longer messages travel as several.
 MAX_MESSAGE_BYTES = 1 << 30
+MAX_SPARE_SIZES = 64  # of workspaces kept for reuse
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
@@ -243,6 +244,8 @@ class Communicator:
         return spare.pop() if spare else torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
 
     def give_back(self, buffer: Tensor) -> None:
+        if buffer.numel() not in self._spare and len(self._spare) >= MAX_SPARE_SIZES:
+            del self._spare[next(iter(self._spare))]  # sizes that change from batch to batch must not pile up
         self._spare.setdefault(buffer.numel(), []).append(buffer)
 
     # -- inside -------------------------------------------------------------------------------------------------
