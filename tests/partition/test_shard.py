@@ -1,9 +1,9 @@
 import pytest
 import torch
-from drawn import check_shards, cut_graphs, graph_edges, graph_of, graphs
 from hypothesis import given, settings
 from torch import Tensor
 
+from tests.partition.drawn import check_shards, cut_graphs, graph_edges, graph_of, graphs
 from weft.errors import UserError
 from weft.graph.graph import CSR, Graph
 from weft.partition.shard import make_shards, rows_ascend, whole_shard

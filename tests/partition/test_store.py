@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from drawn import check_shards, cut_graphs, graph_of, same_shard
 from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 
+from tests.partition.drawn import check_shards, cut_graphs, graph_of, same_shard
 from weft.errors import UserError
 from weft.graph.graph import Graph
 from weft.partition.quality import quality

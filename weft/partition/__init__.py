@@ -1,5 +1,6 @@
 """Who owns which vertex: methods, shards, files, quality."""
 
+from weft.partition.methods import METHODS, Balance, assign, choose_method
 from weft.partition.quality import PartCounts, Quality, quality
 from weft.partition.shard import Shard, make_shards, whole_shard
 from weft.partition.store import (
@@ -13,11 +14,15 @@ from weft.partition.store import (
 )
 
 __all__ = [
+    "METHODS",
+    "Balance",
     "PartCounts",
     "PartitionInfo",
     "Quality",
     "Shard",
+    "assign",
     "check_partition_of",
+    "choose_method",
     "load_original_ids",
     "load_shard",
     "make_shards",

@@ -63,9 +63,7 @@ def random_owner(graph: Graph, parts: int, seed: int, balance: Balance) -> Tenso
     """Dealt like cards: of every P vertices alike (in training or not, similar degree), one to each part."""
     random = np.random.default_rng(seed)
     num_nodes = graph.num_nodes
-    alike = np.lexsort(
-        (random.random(num_nodes), graph.adjacency.degrees().numpy(), train_count(graph).numpy())
-    )
+    alike = np.lexsort((random.random(num_nodes), graph.adjacency.degrees().numpy(), train_count(graph).numpy()))
     deal = np.argsort(np.arange(num_nodes) // parts + random.random(num_nodes))  # shuffles within every P
     owner = np.empty(num_nodes, np.int32)
     owner[alike[deal]] = np.arange(num_nodes) % parts
@@ -123,7 +121,9 @@ def loads(graph: Graph, parts: int, balance: Balance) -> tuple[Array, Array]:
     allowed = (balance.nodes, balance.edges, balance.train)
     if min(allowed) < 1:
         raise UserError(f"a balance of {min(allowed)} cannot be met: the largest part is at least the mean (1.0)")
-    limit = [max(slack * weight / parts, math.ceil(weight / parts)) for slack, weight in zip(allowed, total, strict=True)]
+    limit = [
+        max(slack * weight / parts, math.ceil(weight / parts)) for slack, weight in zip(allowed, total, strict=True)
+    ]
     return load, np.array(limit, np.float64)
 
 

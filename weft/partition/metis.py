@@ -24,9 +24,7 @@ SPREAD = 0.1  # the share of vertices that must carry a kind of load for METIS t
 def metis_owner(adjacency: CSR, parts: int, seed: int, load: Array) -> Tensor:
     """The part of every vertex, int32 [N]. load: float64 [N, K], each kind of which counts alike in all."""
     if importlib.util.find_spec("pymetis") is None:
-        raise UserError(
-            "method 'metis' needs pymetis: run `pip install 'weft[partition]'`, or use method 'stream'"
-        )
+        raise UserError("method 'metis' needs pymetis: run `pip install 'weft[partition]'`, or use method 'stream'")
     with tempfile.TemporaryDirectory(prefix="weft-metis-") as name:
         folder = Path(name)
         graph = symmetric_simple(adjacency)

@@ -32,7 +32,5 @@ def community_order(adjacency: CSR) -> Tensor:
     native = native_for(adjacency.indptr)
     if native is None:
         return torch.arange(adjacency.num_rows)
-    order: Array = native.community_order(
-        adjacency.indptr.numpy(), adjacency.indices.numpy(), ROOM, GROWTH, ROUNDS
-    )
+    order: Array = native.community_order(adjacency.indptr.numpy(), adjacency.indices.numpy(), ROOM, GROWTH, ROUNDS)
     return torch.from_numpy(order)
