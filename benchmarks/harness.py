@@ -111,10 +111,7 @@ class Bench:
         """Keep and print one line of the table: milliseconds of each side, and anything else."""
         self.rows.append({"case": case, "seconds": dict(seconds), **more})
         cells = [f"{side} {value * 1e3:9.2f} ms" for side, value in seconds.items()]
-        cells += [
-            f"{key} {value:.2f}" if isinstance(value, float) else f"{key} {value}"
-            for key, value in more.items()
-        ]
+        cells += [f"{key} {value:.2f}" if isinstance(value, float) else f"{key} {value}" for key, value in more.items()]
         print(f"{case:<34} " + "   ".join(cells), flush=True)
 
     def note(self, sentence: str) -> None:
@@ -149,7 +146,7 @@ def _seconds(call: Callable[[], object], repeats: int) -> float:
 
 
 def copy_gigabytes_per_second(megabytes: int = 256) -> float:
-    """Bytes read plus bytes written per second of a plain parallel copy: the limit that kernels stand beside."""
+    """Bytes read plus bytes written per second of a plain parallel copy."""
     source = torch.ones(megabytes * 1024 * 1024 // 4)
     target = torch.empty_like(source)
     times = []

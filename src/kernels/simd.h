@@ -5,6 +5,12 @@
 #include <cstring>
 
 #include "kernels.h"
+// Intrinsics only where the compiler's own vectors fall short of one instruction.
+#if defined(__AVX512F__) && WEFT_VECTOR_BYTES == 64
+#define WEFT_AVX512
+#elif defined(__AVX2__) && WEFT_VECTOR_BYTES == 32
+#define WEFT_AVX2
+#endif
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
@@ -107,14 +113,14 @@ WEFT_INLINE Vec<Acc<X>> load_some(const X *p, int n) {
     for (int i = 0; i < n; i++) v[i] = widen(p[i]);
     return v;
 }
-#ifdef __AVX512F__
+#ifdef WEFT_AVX512
 WEFT_INLINE Vec<float> load_some(const float *p, int n) {
     return (Vec<float>)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
 }
 WEFT_INLINE Vec<double> load_some(const double *p, int n) {
     return (Vec<double>)_mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << n) - 1), p);
 }
-#elif defined(__AVX2__)
+#elif defined(WEFT_AVX2)
 WEFT_INLINE Vec<float> load_some(const float *p, int n) {
     __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     return (Vec<float>)_mm256_maskload_ps(p, mask);
@@ -138,18 +144,18 @@ WEFT_INLINE S sum_lanes(Vec<S> v) {
         for (int i = 0; i < step; i++) parts[i] += parts[i + step];
     return parts[0];
 }
-#ifdef __AVX2__
+#ifdef WEFT_AVX2
 WEFT_INLINE float sum_lanes(__m128 v) {
     v = _mm_add_ps(v, _mm_movehl_ps(v, v));
     return _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)));
 }
 #endif
-#ifdef __AVX512F__
+#ifdef WEFT_AVX512
 template <>
 WEFT_INLINE float sum_lanes<float>(Vec<float> v) {
     return _mm512_reduce_add_ps((__m512)v);
 }
-#elif defined(__AVX2__)
+#elif defined(WEFT_AVX2)
 template <>
 WEFT_INLINE float sum_lanes<float>(Vec<float> v) {
     return sum_lanes(_mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1)));
@@ -165,12 +171,12 @@ template <class S>
 WEFT_INLINE Vec<S> larger(Vec<S> a, Vec<S> b) {
     return a > b ? a : b;
 }
-#ifdef __AVX512F__
+#ifdef WEFT_AVX512
 template <>
 WEFT_INLINE Vec<float> larger<float>(Vec<float> a, Vec<float> b) {
     return (Vec<float>)_mm512_max_ps((__m512)a, (__m512)b);
 }
-#elif defined(__AVX2__)
+#elif defined(WEFT_AVX2)
 template <>
 WEFT_INLINE Vec<float> larger<float>(Vec<float> a, Vec<float> b) {
     return (Vec<float>)_mm256_max_ps((__m256)a, (__m256)b);

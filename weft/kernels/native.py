@@ -56,3 +56,8 @@ def pointer(tensor: Tensor | None) -> int:
 
 def threads() -> int:
     return torch.get_num_threads()
+
+
+def native_module_isa() -> str:
+    """Which instruction set the native kernels use here: avx512, avx2 or plain; "none" if they are not built."""
+    return "none" if _module is None else str(_module.isa)

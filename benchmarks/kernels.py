@@ -1,0 +1,273 @@
+"""Every kernel against the best peer, or beside the bytes that it must move.
+
+    python -m benchmarks.kernels [--quick] [--only spmm|order|rows|attention|elementwise] [--json FILE]
+
+SpMM runs beside torch, DGL and SciPy on two graphs of ogbn-arxiv's size, one with communities and one without; every
+side returns a fresh output under the same allocator. The other kernels stand beside their byte limit: what they
+must read and write at least, at the speed of a plain copy. Gathered rows may lie in cache, so a share above 1 is
+possible; rows that jump through memory reach about half.
+"""
+
+import importlib.util
+import os
+import warnings
+from collections.abc import Callable, Iterator
+
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from benchmarks.harness import Bench, copy_gigabytes_per_second, parse, tuned_allocator
+from weft import kernels
+from weft.graph import synthetic
+from weft.graph.graph import CSR
+from weft.partition.order import community_order
+
+WIDTHS = (16, 32, 40, 64, 128, 256, 602)
+QUICK_WIDTHS = (32, 128, 256)
+REORDER_BAR = 1.7
+HEADS, HEAD_WIDTH = 4, 64
+
+Sides = dict[str, Callable[[], object]]
+
+
+def arxiv(**settings: float) -> CSR:
+    """In-edges of the synthetic graph with ogbn-arxiv's size, both directions of every edge."""
+    adjacency = synthetic("arxiv", features=1, **settings).adjacency
+    return CSR(adjacency.indptr, adjacency.indices, adjacency.num_cols)
+
+
+def uniform(num_nodes: int = 169_343, num_edges: int = 2_332_486) -> CSR:
+    """No structure at all: the worst case for every cache."""
+    draw = torch.Generator().manual_seed(0)
+    src, dst = (torch.randint(num_nodes, (num_edges,), generator=draw) for _ in range(2))
+    indptr, indices, _ = kernels.build_csr(src, dst, num_nodes, num_nodes)
+    return CSR(indptr, indices, num_nodes)
+
+
+def rows_of(csr: CSR) -> Tensor:
+    return torch.repeat_interleave(torch.arange(csr.num_rows), csr.degrees())
+
+
+def relabelled(csr: CSR, order: Tensor) -> CSR:
+    """The same graph with vertex order[k] called k."""
+    place = torch.empty_like(order)
+    place[order] = torch.arange(order.numel())
+    src, dst = place[csr.indices.long()], place[rows_of(csr)]
+    indptr, indices, _ = kernels.build_csr(src, dst, csr.num_cols, csr.num_rows)
+    return CSR(indptr, indices, csr.num_cols)
+
+
+class Peers:
+    """The graph in every peer's own format, made once."""
+
+    def __init__(self, csr: CSR, weight: Tensor) -> None:
+        shape = (csr.num_rows, csr.num_cols)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "sparse CSR is in beta"
+            self.torch = {
+                weighted: torch.sparse_csr_tensor(csr.indptr, csr.indices.long(), values, shape)
+                for weighted, values in ((False, torch.ones_like(weight)), (True, weight))
+            }
+        self.scipy = {
+            weighted: scipy.sparse.csr_matrix((matrix.values().numpy(), csr.indices.numpy(), csr.indptr.numpy()), shape)
+            for weighted, matrix in self.torch.items()
+        }
+        self.weight = weight[:, None]
+        self.dgl = None
+        if has_dgl():
+            import dgl
+
+            graph = dgl.graph((csr.indices, rows_of(csr).int()), num_nodes=csr.num_rows).formats(["csc"])
+            graph.create_formats_()
+            self.dgl, self.ops = graph, dgl.ops
+
+    def sides(self, x: Tensor, weighted: bool) -> Iterator[tuple[str, Callable[[], object]]]:
+        matrix, sparse, array = self.torch[weighted], self.scipy[weighted], x.numpy()
+        yield "torch", lambda: matrix @ x
+        yield "torch reduce", lambda: torch.sparse.mm(matrix, x, "sum")
+        if self.dgl is not None and weighted:
+            yield "dgl", lambda: self.ops.u_mul_e_sum(self.dgl, x, self.weight)
+        elif self.dgl is not None:
+            yield "dgl", lambda: self.ops.copy_u_sum(self.dgl, x)
+        yield "scipy", lambda: sparse @ array
+
+
+def has_dgl() -> bool:
+    os.environ.setdefault("DGLBACKEND", "pytorch")
+    return importlib.util.find_spec("dgl") is not None
+
+
+def spmm(bench: Bench, csr: CSR, name: str) -> None:
+    """Every width, weighted and not, against the fastest of the peers."""
+    draw = torch.Generator().manual_seed(1)
+    weight = torch.rand(csr.num_edges, generator=draw)
+    peers = Peers(csr, weight)
+    for width in QUICK_WIDTHS if bench.options.quick else WIDTHS:
+        x = torch.randn(csr.num_cols, width, generator=draw)
+        half = x.bfloat16()
+        for weighted in (False, True):
+            values = weight if weighted else None
+            sides: Sides = {"ours": lambda x=x, w=values: kernels.spmm(csr.indptr, csr.indices, x, w)}
+            sides.update(peers.sides(x, weighted))
+            for side, call in sides.items():  # all sides compute the same
+                torch.testing.assert_close(torch.as_tensor(call()), sides["ours"](), rtol=1e-3, atol=1e-3, msg=side)
+            sides["ours bf16"] = lambda x=half, w=values: kernels.spmm(csr.indptr, csr.indices, x, w)
+            seconds = bench.measure(sides)
+            case = f"spmm {name} {width}{' weighted' if weighted else ''}"
+            bench.row(case, seconds)
+            best = min(value for side, value in seconds.items() if not side.startswith("ours"))
+            bench.bar(f"{case}, times the best peer", best / seconds["ours"], 1.0)
+
+
+def order(bench: Bench, width: int = 128) -> None:
+    """SpMM before and after the vertices of a graph with clear communities are put in community order."""
+    csr = arxiv(homophily=0.9, locality=0.95, label_noise=0.0)
+    after = relabelled(csr, community_order(csr))
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(csr.num_cols, width, generator=draw)
+    seconds = bench.measure(
+        {
+            "as given": lambda: kernels.spmm(csr.indptr, csr.indices, x),
+            "in community order": lambda: kernels.spmm(after.indptr, after.indices, x),
+        }
+    )
+    bench.row(f"order: spmm {width}", seconds)
+    bench.bar("spmm after reordering", seconds["as given"] / seconds["in community order"], REORDER_BAR)
+
+
+def beside_limit(bench: Bench, case: str, call: Callable[[], object], num_bytes: float, copy_rate: float) -> None:
+    """One kernel: its time, the bytes it must move, and what share of a plain copy's speed that is."""
+    seconds = bench.measure({"ours": call})["ours"]
+    rate = num_bytes / seconds / 1e9
+    bench.row(case, {"ours": seconds}, megabytes=num_bytes / 1e6, gb_per_second=rate, share_of_copy=rate / copy_rate)
+
+
+def rows(bench: Bench, csr: CSR, copy_rate: float) -> None:
+    num, width = csr.num_rows, 128
+    draw = torch.Generator().manual_seed(2)
+    x = torch.randn(num, width, generator=draw)
+    index = torch.randint(num, (num,), generator=draw)
+    out = torch.zeros(num, width)
+    row = width * 4
+    beside_limit(bench, "rows: gather", lambda: kernels.gather(x, index, out), num * (2 * row + 8), copy_rate)
+    beside_limit(bench, "rows: scatter_add", lambda: kernels.scatter_add(out, index, x), num * (3 * row + 8), copy_rate)
+    beside_limit(
+        bench,
+        "rows: spmm",
+        lambda: kernels.spmm(csr.indptr, csr.indices, x, out=out),
+        csr.num_edges * (row + 4) + num * (row + 8),
+        copy_rate,
+    )
+    best, count = torch.full((num, width), -torch.inf), torch.zeros(num, width, dtype=torch.int32)
+    beside_limit(
+        bench,
+        "rows: max",
+        lambda: kernels.max_absorb(csr.indptr, csr.indices, x, None, best, count),
+        csr.num_edges * (row + 4) + num * 4 * row,
+        copy_rate,
+    )
+
+
+def attention(bench: Bench, csr: CSR, copy_rate: float) -> None:
+    num, edges, heads, width = csr.num_rows, csr.num_edges, HEADS, HEAD_WIDTH
+    draw = torch.Generator().manual_seed(3)
+    transposed = kernels.transpose_csr(csr.indptr, csr.indices, csr.num_cols)
+    both = (csr.indptr, csr.indices, *transposed)
+    dst, src, delta = (torch.randn(num, heads, generator=draw) for _ in range(3))
+    values, query, grad = (torch.randn(num, heads * width, generator=draw) for _ in range(3))
+    att = torch.randn(heads, width, generator=draw) / 8
+    state = torch.full((num, heads), -torch.inf), torch.zeros(num, heads), torch.zeros(num, heads * width)
+    state2 = tuple(t.clone() for t in state)
+    small = [torch.zeros(num, heads) for _ in range(2)]
+    wide = [torch.zeros(num, heads * width) for _ in range(2)]
+    row, term = heads * width * 4, heads * 4
+    forward = edges * (row + term + 4) + num * (2 * row + 5 * term)
+    beside_limit(
+        bench,
+        f"attention: GAT {heads}x{width} forward",
+        lambda: kernels.gat_absorb(csr.indptr, csr.indices, dst, src, values, 0.2, *state),
+        forward,
+        copy_rate,
+    )
+    beside_limit(
+        bench,
+        f"attention: GAT {heads}x{width} backward",
+        lambda: kernels.gat_backward(*both, dst, src, values, 0.2, *state[:2], delta, grad, *small, wide[0]),
+        edges * (row + 4 * term + 2 * term + 4 + 8) + num * (3 * row + 12 * term),
+        copy_rate,
+    )
+    beside_limit(
+        bench,
+        f"attention: GATv2 {heads}x{width} forward",
+        lambda: kernels.gatv2_absorb(csr.indptr, csr.indices, query, values, att, 0.2, *state2),
+        edges * (row + 4) + num * (3 * row + 4 * term),
+        copy_rate,
+    )
+    d_att = torch.zeros_like(att)
+    beside_limit(
+        bench,
+        f"attention: GATv2 {heads}x{width} backward",
+        lambda: kernels.gatv2_backward(*both, query, values, att, 0.2, *state2[:2], delta, grad, *wide, d_att),
+        edges * (3 * row + 4 * term + 8 + 8) + num * 6 * row,
+        copy_rate,
+    )
+    z_bytes = num * (row + term)
+    beside_limit(bench, "attention: head_dot", lambda: kernels.head_dot(values, att), z_bytes, copy_rate)
+
+
+def elementwise(bench: Bench, copy_rate: float, num: int = 169_343, width: int = 256) -> None:
+    x, out = torch.randn(num, width), torch.empty(num, width)
+    grad, ids, bias = torch.randn(num, width), torch.arange(num), torch.randn(width)
+    size = x.numel() * 4
+    for p in (0.0, 0.5):
+        seconds = bench.measure(
+            {
+                "ours": lambda p=p: kernels.bias_relu_dropout_(x, bias, ids, p, 7),
+                "torch": lambda p=p: torch.dropout(torch.relu(x + bias), p, True),
+            }
+        )
+        bench.row(
+            f"elementwise: bias+relu+dropout {p}", seconds, share_of_copy=2 * size / seconds["ours"] / 1e9 / copy_rate
+        )
+    beside_limit(
+        bench, "elementwise: dropout_rows", lambda: kernels.dropout_rows(x, ids, 0.5, 7, out), 2 * size, copy_rate
+    )
+    beside_limit(
+        bench,
+        "elementwise: relu_dropout_backward",
+        lambda: kernels.relu_dropout_backward(grad, x, 0.5, out),
+        3 * size,
+        copy_rate,
+    )
+
+
+def main() -> int:
+    tuned_allocator()
+    options = parse(__doc__.splitlines()[0] if __doc__ else None)
+    bench = Bench("kernels", options)
+    if not kernels.native_available:
+        bench.note("the native kernels are not built: `pip install -e .` builds them")
+        return 1
+    if not has_dgl():
+        bench.note("DGL is left out; install it with: pip install --no-deps -r benchmarks/requirements.txt")
+    copy_rate = copy_gigabytes_per_second()
+    bench.note(f"a plain copy moves {copy_rate:.1f} GB/s (read plus written), {torch.get_num_threads()} threads\n")
+    community = arxiv()
+    if bench.wanted("spmm"):
+        spmm(bench, community, "arxiv")
+        if not options.quick:
+            spmm(bench, uniform(), "uniform")
+    if bench.wanted("order"):
+        order(bench)
+    if bench.wanted("rows"):
+        rows(bench, community, copy_rate)
+    if bench.wanted("attention"):
+        attention(bench, community, copy_rate)
+    if bench.wanted("elementwise"):
+        elementwise(bench, copy_rate)
+    return bench.finish()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
