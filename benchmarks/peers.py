@@ -117,6 +117,6 @@ def _epoch(model: nn.Module, where: object, graph: Graph) -> Epoch:
         loss = functional.cross_entropy(model(where, x)[rows], y)
         loss.backward()
         optimiser.step()
-        return float(loss)
+        return loss.item()
 
     return epoch

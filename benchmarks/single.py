@@ -67,7 +67,7 @@ def ours(name: str, graph: Graph, precision: str = "float32") -> Epoch:
         loss = loss_of(model(view, x))
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-        return float(loss)
+        return loss.item()
 
     return epoch
 

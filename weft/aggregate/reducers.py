@@ -152,7 +152,7 @@ class _Attention:
         return out, (m, denominator)
 
     def _delta(self, grad: Tensor, out: Tensor) -> Tensor:
-        return (grad * out).view(len(out), self.heads, out.shape[1] // self.heads).sum(-1)
+        return kernels.rowwise_head_dot(grad, out, self.heads)
 
 
 class Attention(_Attention):

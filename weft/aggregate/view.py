@@ -155,6 +155,13 @@ class GraphView:
         out: Tensor = _ReluDropout.apply(x, bias, self.global_ids, p, key or 0)  # type: ignore[no-untyped-call]
         return out
 
+    def elu_dropout(self, x: Tensor, bias: Tensor | None, p: float) -> Tensor:
+        """elu(x + bias), then dropout; x stays as it is, for those that still need it."""
+        key = self.noise.next_key()
+        p = 0.0 if key is None else p
+        out: Tensor = _EluDropout.apply(x, bias, self.global_ids, p, key or 0)  # type: ignore[no-untyped-call]
+        return out
+
     def _attention_dropout(self, p: float) -> AttentionDropout | None:
         key = self.noise.next_key()
         return None if key is None or p == 0.0 else AttentionDropout(p, key)
@@ -317,6 +324,21 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return kernels.dropout_rows(grad.contiguous(), ctx.ids, ctx.p, ctx.key), None, None, None
+
+
+class _EluDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, ids: Tensor, p: float, key: int) -> Tensor:
+        out = kernels.bias_elu_dropout(x, bias, ids, p, key)
+        ctx.save_for_backward(out)
+        ctx.ids, ctx.p, ctx.key, ctx.has_bias = ids, p, key, bias is not None
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (out,) = ctx.saved_tensors
+        grad = kernels.elu_dropout_backward(grad.contiguous(), out, ctx.ids, ctx.p, ctx.key)
+        return grad, grad.sum(0) if ctx.has_bias else None, None, None, None
 
 
 class _ReluDropout(torch.autograd.Function):

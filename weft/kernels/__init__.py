@@ -3,20 +3,25 @@
 from weft.kernels.attention import attend_finish, gat_absorb, gat_backward, gatv2_absorb, gatv2_backward
 from weft.kernels.csr import build_csr, transpose_csr
 from weft.kernels.elementwise import (
+    bias_elu_dropout,
     bias_relu_dropout_,
     dropout_rows,
+    elu_dropout_backward,
     head_dot,
     head_dot_backward,
     relu_dropout_backward,
+    rowwise_head_dot,
 )
 from weft.kernels.native import native_available
 from weft.kernels.rows import gather, max_absorb, max_backward, max_finish, scatter_add, spmm
 
 __all__ = [
     "attend_finish",
+    "bias_elu_dropout",
     "bias_relu_dropout_",
     "build_csr",
     "dropout_rows",
+    "elu_dropout_backward",
     "gat_absorb",
     "gat_backward",
     "gather",
@@ -29,6 +34,7 @@ __all__ = [
     "max_finish",
     "native_available",
     "relu_dropout_backward",
+    "rowwise_head_dot",
     "scatter_add",
     "spmm",
     "transpose_csr",

@@ -93,6 +93,47 @@ def relu_dropout_backward(grad: Tensor, out: Tensor, p: float, into: Tensor | No
     return into
 
 
+def bias_elu_dropout(x: Tensor, bias: Tensor | None, row_ids: Tensor | None, p: float, key: int) -> Tensor:
+    """dropout(elu(x + bias)) into a result of its own; row_ids (global ids) may be None if p is 0."""
+    check_rows("x", x)
+    check_probability(p)
+    require(p == 0 or row_ids is not None, "dropout needs row_ids, the global ids of the rows")
+    out = memory.empty_like(x)
+    for part in _parts(x):
+        if bias is None:
+            out[part] = x[part]
+        else:
+            torch.add(x[part], bias, out=out[part])
+        torch.nn.functional.elu_(out[part])
+    return out if p == 0 or row_ids is None else dropout_rows(out, row_ids, p, key, out=out)
+
+
+def elu_dropout_backward(grad: Tensor, out: Tensor, row_ids: Tensor | None, p: float, key: int) -> Tensor:
+    """grad times dropout times elu's slope, which is 1 above 0 and the value plus 1 below."""
+    check_shape("out", out, tuple(grad.shape), grad.dtype)
+    dropped = p > 0 and row_ids is not None
+    into = dropout_rows(grad, row_ids, p, key) if dropped else memory.empty_like(grad).copy_(grad)  # type: ignore[arg-type]
+    for part in _parts(grad):
+        into[part].mul_(out[part].clamp(max=0).mul_(1 - p).add_(1))
+    return into
+
+
+def rowwise_head_dot(a: Tensor, b: Tensor, heads: int) -> Tensor:
+    """Per-head dot products of the rows of a [N, H*D] with those of b: [N, H]."""
+    check_rows("a", a)
+    check_shape("b", b, tuple(a.shape), a.dtype)
+    out = torch.empty(a.shape[0], heads, dtype=a.dtype, device=a.device)
+    for part in _parts(a):
+        torch.sum((a[part] * b[part]).view(-1, heads, a.shape[1] // heads), -1, out=out[part])
+    return out
+
+
+def _parts(x: Tensor, part_bytes: int = 1 << 20) -> list[slice]:
+    """Slices of rows that stay in cache between two passes over them."""
+    rows = max(part_bytes // max(x.shape[1] * x.element_size(), 1), 64)
+    return [slice(start, start + rows) for start in range(0, x.shape[0], rows)]
+
+
 def head_dot(z: Tensor, att: Tensor, out: Tensor | None = None) -> Tensor:
     """Per-head dot product of every row with att: [M, H*D] x [H, D] -> [M, H] (GAT's logit terms)."""
     check_rows("z", z)

@@ -12,7 +12,7 @@ from weft.kernels import memory
 from weft.kernels.checks import check_rows, check_state, require
 from weft.kernels.native import native_for, pointer, threads
 
-WORTH_SKIPPING = 0.45  # share of non-zeros below which lists of them beat a dense product
+WORTH_SKIPPING = 0.55  # share of non-zeros below which lists of them beat a dense product
 SAMPLED_ROWS = 256
 _FEWEST = 1 << 16  # elements; smaller operands are not worth the look
 

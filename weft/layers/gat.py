@@ -1,8 +1,11 @@
 """GAT (Veličković et al. 2018) and GATv2 (Brody et al. 2022): attention over in-edges and a self-loop."""
 
-import torch
-from torch import Tensor, nn
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from weft import kernels
 from weft.aggregate import GraphView
 from weft.layers.layer import Layer
 from weft.layers.linear import bias, linear, linear_pair, weight
@@ -44,8 +47,8 @@ class GAT(_MultiHead):
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         values = _wide(linear(x, self.weight))
-        terms = _logit_terms(values, self.source, self.target)
-        out = graph.attend(values, *terms, slope=self.slope, dropout=self.dropout)
+        values, source, target = _LogitTerms.apply(values, self.source, self.target)  # type: ignore[no-untyped-call]
+        out = graph.attend(values, source, target, slope=self.slope, dropout=self.dropout)
         return self._merge(out).to(x.dtype)
 
 
@@ -81,7 +84,22 @@ def _wide(rows: Tensor) -> Tensor:
     return rows.float() if rows.dtype == torch.bfloat16 else rows
 
 
-def _logit_terms(values: Tensor, source: nn.Parameter, target: nn.Parameter) -> tuple[Tensor, Tensor]:
-    """Each vertex's two logit terms per head, [N, H] each."""
-    by_head = values.view(len(values), *source.shape)
-    return (by_head * source).sum(-1), (by_head * target).sum(-1)
+class _LogitTerms(torch.autograd.Function):
+    """Values as they are, and each vertex's two logit terms per head, [N, H] each.
+
+    The values pass through, so that backward adds the terms' gradient to theirs and makes no matrix of its own.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(values, source, target)
+        return values.view_as(values), kernels.head_dot(values, source), kernels.head_dot(values, target)
+
+    @staticmethod
+    def backward(ctx: Any, d_values: Tensor, d_source: Tensor, d_target: Tensor) -> tuple[Tensor, ...]:
+        values, source, target = ctx.saved_tensors
+        att = torch.zeros_like(source), torch.zeros_like(target)
+        d_values = d_values.contiguous()
+        kernels.head_dot_backward(values, source, d_source.contiguous(), d_values, att[0])
+        kernels.head_dot_backward(values, target, d_target.contiguous(), d_values, att[1])
+        return d_values, *att

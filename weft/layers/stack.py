@@ -71,20 +71,21 @@ class Stack(nn.Module):
         last = len(self.layers) - 1
         for depth, layer in enumerate(self.layers):
             before = x
-            fused = isinstance(layer, Layer) and layer.output_is_free and self._fuses and depth < last
+            fused = isinstance(layer, Layer) and self._fuses(layer) and depth < last
             x = layer.combine(graph, x) if fused else layer(graph, x)  # type: ignore[operator]
             if self.config.residual:
                 x = x + linear(before, self.skips[depth])
             if fused:
-                x = graph.relu_dropout_(x, layer.bias, self.config.dropout)  # type: ignore[arg-type]
+                bias, p = cast(Layer, layer).bias, self.config.dropout
+                relu = self.config.activation == "relu"
+                x = graph.relu_dropout_(x, bias, p) if relu else graph.elu_dropout(x, bias, p)
             elif depth < last:
                 x = self._between(graph, x, depth)
         return x
 
-    @property
-    def _fuses(self) -> bool:
-        """Bias, relu and dropout in one pass, where nothing stands between them."""
-        return self.config.activation == "relu" and self.config.norm == "none"
+    def _fuses(self, layer: Layer) -> bool:
+        """Bias, activation and dropout in one pass, where nothing stands between them; relu does it in place."""
+        return self.config.norm == "none" and (layer.output_is_free or self.config.activation == "elu")
 
     def _between(self, graph: GraphView, x: Tensor, depth: int) -> Tensor:
         if self.config.norm != "none":
