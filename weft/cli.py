@@ -70,7 +70,8 @@ def ingest(
     graph = read(
         source, features=features, labels=labels, split=split, src_column=src_column, dst_column=dst_column,
         weight_column=weight_column, id_column=id_column, label_columns=tuple(label_column or ()),
-        split_column=split_column, header=header, num_nodes=num_nodes, num_classes=num_classes, undirected=undirected, drop_duplicates=drop_duplicates, name=name,
+        split_column=split_column, header=header, num_nodes=num_nodes, num_classes=num_classes,
+        undirected=undirected, drop_duplicates=drop_duplicates, name=name,
     )  # fmt: skip
     save_graph(graph, out, overwrite=overwrite)
     print_rows(f"graph {graph.name}", graph_rows(describe(graph)))
@@ -119,7 +120,7 @@ def train(
 
     [dim]weft train --data cora --model gcn --workers 2[/dim]
     [dim]weft train recipes/cora-gcn.yaml --seed 1 --set model.hidden=32[/dim]
-    [dim]torchrun --nnodes 2 --nproc-per-node 2 ... -m weft train config.yaml --run /shared/run[/dim]
+    [dim]torchrun --nnodes 2 --nproc-per-node 2 ... -m -- weft train config.yaml --run /shared/run[/dim]
     """
     from weft.config import make_config, merge, parse_set, read_yaml
     from weft.run import start
@@ -254,8 +255,11 @@ def demo(
 
 def main() -> None:
     """Runs the command line; a user's mistake is one sentence and exit code 2."""
+    from weft.comm import run_worker
     from weft.run import RunFailed
 
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:  # torchrun's worker: must not wait for peers that are gone
+        run_worker(app)
     try:
         app()
     except UserError as error:

@@ -26,7 +26,7 @@ def looped(count: Tensor) -> Tensor:
 
 
 def gcn(p: dict[str, Tensor], graph: Graph, x: Tensor) -> Tensor:
-    count, weight = dense(graph, x.dtype)
+    _, weight = dense(graph, x.dtype)
     loops = torch.ones(len(x), dtype=x.dtype)
     csr = graph.adjacency
     for row in range(graph.num_nodes):  # of several self-loops the last counts

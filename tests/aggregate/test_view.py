@@ -1,0 +1,100 @@
+"""What GraphView promises beyond the equalities: constant input, messages, weights, clear refusals."""
+
+import pytest
+import torch
+
+from tests.partition.drawn import graph_of
+from weft import UserError
+from weft.aggregate import GraphView
+from weft.aggregate.noise import Noise, hash_key, hash_uniform
+from weft.partition import whole_shard
+
+EDGES = [(0, 1), (2, 1), (1, 0), (3, 3), (0, 2)]
+
+
+def a_view(weighted=False):
+    return GraphView(whole_shard(graph_of(5, EDGES, weighted), reorder=False))
+
+
+def test_constant_input_is_aggregated_once(monkeypatch):
+    view = a_view()
+    x = view.shard.x
+    view.hold_constant(x)
+    first = view.aggregate(x, "mean")
+    assert view.aggregate(x, "mean") is first
+    assert view.aggregate(x.clone(), "mean") is not first, "only this very tensor is constant"
+    torch.testing.assert_close(view.aggregate(x.clone(), "mean"), first)
+    view.hold_constant(x.clone())
+    assert view.aggregate(x, "mean") is not first
+
+
+def test_messages_with_every_reduction_equal_aggregate():
+    view = a_view()
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    for reduce in ("sum", "mean", "max"):
+        message = view.message(lambda edges: edges.src, x, reduce=reduce)
+        torch.testing.assert_close(message, view.aggregate(x, reduce))
+        probe = torch.randn_like(x)
+        (one,) = torch.autograd.grad((message * probe).sum(), x)
+        (two,) = torch.autograd.grad((view.aggregate(x, reduce) * probe).sum(), x)
+        torch.testing.assert_close(one, two)
+
+
+def test_weights_of_edges():
+    view = a_view(weighted=True)  # weights 1..5 in the order of EDGES
+    x = torch.eye(5, dtype=torch.float64)
+    wanted = torch.zeros(5, 5, dtype=torch.float64)
+    for number, (source, destination) in enumerate(EDGES):
+        wanted[destination, source] += number + 1
+    torch.testing.assert_close(view.aggregate(x, "sum", "edge"), wanted)
+    torch.testing.assert_close(view.aggregate(x, "mean", "edge"), wanted / wanted.sum(1, keepdim=True).clamp(min=1))
+    torch.testing.assert_close(view.aggregate(x, "sum"), (wanted > 0).double(), msg="weights only where asked for")
+    given = view.aggregate(x, "sum", 2 * view.shard.local.weight)
+    torch.testing.assert_close(given, 2 * wanted)
+    total = torch.ones(5, 5, dtype=torch.float64)
+    torch.testing.assert_close(view.aggregate(x, "sum", "edge", into=total), wanted + 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (lambda v: v.aggregate(torch.zeros(4, 2)), "one row per owned vertex"),
+        (lambda v: v.aggregate(torch.zeros(5, 2), "median"), "sum, mean or max"),
+        (lambda v: v.aggregate(torch.zeros(5, 2), "mean", "symmetric"), "reduce="),
+        (lambda v: v.aggregate(torch.zeros(5, 2), "sum", torch.ones(3)), "5 edges"),
+        (lambda v: v.aggregate(torch.zeros(5, 2), "sum", torch.ones(5, requires_grad=True)), "graph.message"),
+    ],
+)
+def test_refusals(call, hint):
+    with pytest.raises(UserError, match=hint):
+        call(a_view())
+
+
+def test_noise_is_a_function_of_where_and_when():
+    noise = Noise(seed=3)
+    noise.begin(1)
+    first = [noise.next_key() for _ in range(3)]
+    noise.begin(1)
+    assert [noise.next_key() for _ in range(3)] == first and len(set(first)) == 3
+    noise.begin(2)
+    assert noise.next_key() not in first
+    noise.begin(None)
+    assert noise.next_key() is None
+    ids = torch.arange(2000)
+    uniform = hash_uniform(ids, 8, hash_key(5))
+    assert torch.equal(hash_uniform(ids.flip(0), 8, hash_key(5)), uniform.flip(0))
+    assert abs(uniform.mean().item() - 0.5) < 0.01 and uniform.min() >= 0 and uniform.max() < 1
+    assert abs(torch.corrcoef(uniform.t()).fill_diagonal_(0).abs().max().item()) < 0.1
+
+
+def test_dropout_keeps_the_mean_and_is_undone_in_evaluation():
+    view = a_view()
+    x = torch.ones(5, 4000, requires_grad=True)
+    view.noise.begin(1)
+    out = view.dropout(x, 0.25)
+    assert out.detach().unique().tolist() == pytest.approx([0.0, 4 / 3])
+    assert out.mean().item() == pytest.approx(1, abs=0.05)
+    out.sum().backward()
+    torch.testing.assert_close(x.grad, out.detach())
+    view.noise.begin(None)
+    assert view.dropout(x, 0.25) is x

@@ -1,0 +1,59 @@
+"""The loss over all rows, learning rates, and which weights decay."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.workers import run_workers
+from weft.comm import Communicator
+from weft.layers import ModelConfig, build_model
+from weft.train.loss import GlobalLoss
+from weft.train.optim import OptimConfig, build_optimiser, learning_rate
+
+ALONE = Communicator.alone()
+
+
+def loss_part(comm, y, rows, num_classes, weights, logits):
+    mine = rows[comm.worker :: comm.num_workers]  # unequal shares
+    return GlobalLoss(y, mine, num_classes, weights, comm)(logits)
+
+
+@pytest.mark.parametrize("weights", ["none", "balanced"])
+def test_shares_add_up_to_the_loss_of_all_rows(weights):
+    torch.manual_seed(0)
+    y, logits, rows = torch.randint(0, 3, (11,)), torch.randn(11, 3), torch.tensor([0, 2, 3, 5, 7, 8, 10])
+    shares = run_workers(loss_part, 3, y, rows, 3, weights, logits)
+    count = torch.bincount(y[rows], minlength=3)
+    class_weights = None if weights == "none" else rows.numel() / ((count > 0).sum() * count.clamp(min=1))
+    wanted = functional.cross_entropy(logits[rows], y[rows], weight=class_weights, reduction="sum") / rows.numel()
+    torch.testing.assert_close(sum(shares), wanted)
+
+
+def test_unknown_labels_of_several_do_not_count():
+    y = torch.tensor([[1, 0], [-1, 1], [0, -1]], dtype=torch.int8)
+    logits = torch.randn(3, 2)
+    loss = GlobalLoss(y, torch.arange(3), 2, "none", ALONE)(logits)
+    known = y >= 0
+    wanted = functional.binary_cross_entropy_with_logits(logits[known], y[known].float())
+    torch.testing.assert_close(loss, wanted)
+
+
+def test_learning_rates():
+    def rates(epochs, **settings):
+        return [learning_rate(OptimConfig(lr=1.0, **settings), epoch, epochs) for epoch in range(1, epochs + 1)]
+
+    assert rates(3) == [1, 1, 1]
+    assert rates(4, warmup_epochs=2) == [0.5, 1, 1, 1]
+    assert rates(4, schedule="step", step_epochs=2, gamma=0.1) == pytest.approx([1, 1, 0.1, 0.1])
+    assert rates(3, schedule="exponential", gamma=0.5) == [1, 0.5, 0.25]
+    cosine = rates(10, schedule="cosine")
+    assert cosine[0] == 1 and cosine == sorted(cosine, reverse=True) and 0 < cosine[-1] < 0.03
+
+
+def test_decay_of_the_first_layer_alone():
+    model = build_model(ModelConfig(name="gcn", layers=2, hidden=4), 3, 2)
+    optimiser = build_optimiser(OptimConfig(weight_decay=0.1, decay_first_layer_only=True), model)
+    first = {id(p) for p in model.layers[0].parameters()}
+    for group in optimiser.param_groups:
+        assert all((id(p) in first) == (group["weight_decay"] > 0) for p in group["params"])
+    assert sum(len(group["params"]) for group in optimiser.param_groups) == len(list(model.parameters()))
