@@ -389,8 +389,8 @@ void refine(const Neighbours& graph, Parts& parts, std::vector<int32_t>& owner, 
 }
 
 // Moves vertices out of parts that hold too much of something. Every move lowers the sum of squared excesses,
-// so what fits nowhere at once spreads until it does. Cheap moves come first, and after each round the neighbours
-// of what was moved may follow it: that shifts a border instead of scattering vertices.
+// so what fits nowhere at once spreads until it does. Cheap moves come first, and after each round the
+// neighbours of what was moved may follow it: that shifts a border instead of scattering vertices.
 void rebalance_of(const Neighbours& graph, Parts& parts, std::vector<int32_t>& owner) {
     for (int64_t v = 0; v < graph.rows; ++v) parts.add(v, owner[v], +1);
     Tally tally(parts.num);

@@ -38,7 +38,7 @@ def parts(tmp_path: Path, graph: Graph) -> Path:
     return tmp_path / "parts"
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut_graphs())
 def test_files_give_back_the_shards(tmp_path: Path, drawn: tuple[Graph, Tensor, int]) -> None:
     graph, owner, num_parts = drawn
@@ -51,7 +51,7 @@ def test_files_give_back_the_shards(tmp_path: Path, drawn: tuple[Graph, Tensor, 
     assert torch.equal(read_owner(tmp_path / "parts"), owner)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut_graphs())
 def test_fewer_workers_than_parts(tmp_path: Path, drawn: tuple[Graph, Tensor, int]) -> None:
     graph, owner, num_parts = drawn

@@ -61,7 +61,8 @@ def combined_weight(load: Array) -> Array:
     """
     spread = (load > 0).mean(0) >= SPREAD
     shares = load[:, spread] / load[:, spread].mean(0)
-    return np.maximum(1, np.rint(WEIGHT_SCALE * shares.sum(1))).astype(np.int64)
+    weight: Array = np.maximum(1, np.rint(WEIGHT_SCALE * shares.sum(1))).astype(np.int64)
+    return weight
 
 
 def _run(folder: Path, parts: int, seed: int) -> None:

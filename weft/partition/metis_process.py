@@ -2,10 +2,12 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pymetis
 
+Integers = np.ndarray[Any, np.dtype[Any]]
 UNEVEN_PER_MILLE = 30  # METIS' ufactor: how much a part may exceed the mean
 
 
@@ -13,11 +15,12 @@ def main() -> None:
     folder, parts, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     dtype = pymetis.zero_copy_dtype()
 
-    def read(name: str) -> "np.ndarray[tuple[int], np.dtype[np.integer]]":
-        array = np.load(folder / f"{name}.npy", allow_pickle=False)
+    def read(name: str) -> Integers:
+        array: Integers = np.load(folder / f"{name}.npy", allow_pickle=False)
         if array.size and int(array.max()) > np.iinfo(dtype).max:
             raise SystemExit(f"the graph is too large for this METIS, built with {dtype} indices")
-        return array.astype(dtype, copy=False)
+        array = array.astype(dtype, copy=False)
+        return array
 
     options = pymetis.Options(seed=seed % 2**31, ufactor=UNEVEN_PER_MILLE)
     result = pymetis.part_graph(

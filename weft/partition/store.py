@@ -20,6 +20,7 @@ from torch import Tensor
 from weft.errors import UserError
 from weft.graph.files import MANIFEST, Array, FolderWriter, read_array, read_manifest, sha256_of
 from weft.graph.graph import CSR, Graph
+from weft.graph.progress import progress
 from weft.partition.merge import merge_parts
 from weft.partition.quality import PartCounts, Quality, train_count
 from weft.partition.shard import Edges, Placement, Shard, cut_rows, place
@@ -92,13 +93,15 @@ def write_partition(
         fingerprint = graph.fingerprint
         partition_id = _identity(fingerprint, placement)
         halo_counts, cut_edges = [], []
-        for part in range(num_parts):
-            edges = cut_rows(graph.adjacency, placement, part)
-            counts = torch.bincount(edges.halo_owners, minlength=num_parts)
-            with FolderWriter(folder.temporary / part_name(part), "part") as inner:
-                _write_part(inner, graph, placement.members(part), edges, partition_id, part, counts)
-            halo_counts.append(counts)
-            cut_edges.append(edges.remote.num_edges)
+        with progress(f"writing {path.name}", num_parts) as advance:
+            for part in range(num_parts):
+                edges = cut_rows(graph.adjacency, placement, part)
+                counts = torch.bincount(edges.halo_owners, minlength=num_parts)
+                with FolderWriter(folder.temporary / part_name(part), "part") as inner:
+                    _write_part(inner, graph, placement.members(part), edges, partition_id, part, counts)
+                halo_counts.append(counts)
+                cut_edges.append(edges.remote.num_edges)
+                advance(1)
         folder.add("owner", owner.to(torch.int32).numpy())
         info = PartitionInfo(
             partition_id=partition_id,
