@@ -54,9 +54,9 @@ def open_worker(run: Path, config: RunConfig | None = None) -> Worker:
     if comm.num_workers != config.workers:
         raise UserError(f"{comm.num_workers} workers were started, but the config says workers: {config.workers}")
     comm.step = "loading"
-    view = GraphView(open_shard(config, run, comm), comm, codec_named(config.exchange.codec))
+    shard = open_shard(config, run, comm).to(comm.device)
+    view = GraphView(shard, comm, codec_named(config.exchange.codec))
     view.noise.seed = config.seed
-    shard = view.shard
     torch.manual_seed(config.seed)
     width = config.model.embedding if shard.x is None else shard.x.shape[1]
     if shard.num_classes < 1:
@@ -106,8 +106,8 @@ def export(run: Path, out: Path) -> None:
     """Writes this worker's outputs and global ids as OUT/WORKER-{logits,ids}.npy, for the parent to join."""
     worker = open_worker(run)
     logits, _, _ = _predictions(worker)
-    np.save(out / f"{worker.comm.worker}-logits.npy", logits.numpy())
-    np.save(out / f"{worker.comm.worker}-ids.npy", worker.view.global_ids.numpy())
+    np.save(out / f"{worker.comm.worker}-logits.npy", logits.cpu().numpy())
+    np.save(out / f"{worker.comm.worker}-ids.npy", worker.view.global_ids.cpu().numpy())
     worker.comm.barrier("export")
 
 

@@ -53,14 +53,14 @@ class Block:
 def with_self_loops(csr: CSR) -> CSR:
     """One self-loop on every row: those that have one keep it (the last, where there are several)."""
     degrees = csr.degrees()
-    destination = torch.arange(csr.num_rows).repeat_interleave(degrees)
+    rows = torch.arange(csr.num_rows, device=degrees.device)
+    destination = rows.repeat_interleave(degrees)
     source = csr.indices.long()
     loop = source == destination
-    loop_weight = torch.ones(csr.num_rows, dtype=torch.float32)
+    loop_weight = torch.ones(csr.num_rows, dtype=torch.float32, device=degrees.device)
     if csr.weight is not None:
         loop_weight = loop_weight.to(csr.weight.dtype)
         loop_weight[destination[loop]] = csr.weight[loop]
-    rows = torch.arange(csr.num_rows)
     indptr, indices, order = kernels.build_csr(
         torch.cat([source[~loop], rows]), torch.cat([destination[~loop], rows]), csr.num_cols, csr.num_rows
     )
@@ -72,5 +72,5 @@ def row_sums(csr: CSR) -> Tensor:
     """Sum of each row's weights (its degree where there are none), float64 [N]."""
     if csr.weight is None:
         return csr.degrees().double()
-    ones = torch.ones(csr.num_cols, 1, dtype=torch.float64)
+    ones = torch.ones(csr.num_cols, 1, dtype=torch.float64, device=csr.indptr.device)
     return kernels.spmm(csr.indptr, csr.indices, ones, weight=csr.weight.double()).squeeze(1)

@@ -133,13 +133,13 @@ class Communicator:
         sends: list[tuple[int, Tensor]] = []
         for peer, tensor in enumerate(incoming):
             if tensor is not None and tensor.numel():
-                landing = self._to_host(tensor, copy=False)
+                landing = self._staged(tensor, copy=False)
                 if landing is not tensor:
                     pending._landing[peer] = (landing, tensor)
                 receives.append((peer, _as_bytes(landing)))
         for peer, tensor in enumerate(outgoing):
             if tensor is not None and tensor.numel():
-                leaving = self._to_host(tensor, copy=True)
+                leaving = self._staged(tensor, copy=True)
                 self._count(kind, leaving)
                 sends.append((peer, _as_bytes(leaving)))
         # The tensors must outlive the transfer even where the caller drops them.
@@ -185,7 +185,7 @@ class Communicator:
             return tensor
         assert tensor.is_contiguous() and tensor.dtype is not torch.bool
         self._count(kind, tensor)
-        staged = self._to_host(tensor, copy=True)
+        staged = self._staged(tensor, copy=True)
         work = self._guard(lambda: dist.all_reduce(staged, _OPS[op], async_op=True), f"all-reduce of {what}")
         self._wait(work, f"all-reduce of {what}")
         if staged is not tensor:
@@ -196,7 +196,7 @@ class Communicator:
         """Every worker's tensor, stacked: [num_workers, *shape]. Shapes are equal on all workers."""
         if self.num_workers == 1:
             return tensor.unsqueeze(0).clone()
-        staged = self._to_host(tensor.contiguous(), copy=True)
+        staged = self._staged(tensor.contiguous(), copy=True)
         gathered = torch.empty((self.num_workers, *tensor.shape), dtype=tensor.dtype, device=staged.device)
         if tensor.numel():
             self._count(kind, tensor)
@@ -212,7 +212,7 @@ class Communicator:
         assert tensor.is_contiguous()
         if self.worker == source:
             self._count(kind, tensor)
-        staged = self._to_host(tensor, copy=True)
+        staged = self._staged(tensor, copy=True)
         data = _as_bytes(staged)
         name = f"broadcast of {what} from worker {source}"
         work = self._guard(lambda: dist.broadcast(data, source, async_op=True), name)
@@ -254,14 +254,17 @@ class Communicator:
         assert kind in self.sent, f"unknown byte class {kind}"
         self.sent[kind] += tensor.numel() * tensor.element_size()
 
-    def _to_host(self, tensor: Tensor, copy: bool) -> Tensor:
-        """The tensor that the backend can read or write: gloo and MPI see host memory only."""
-        if tensor.device.type == "cpu" or self.backend == "nccl":
+    def _staged(self, tensor: Tensor, copy: bool) -> Tensor:
+        """The tensor where the backend can read or write it: NCCL sees GPU memory only, gloo and MPI host memory."""
+        wanted = self.device.type if self.backend == "nccl" else "cpu"
+        if tensor.device.type == wanted:
             return tensor
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        pinned = wanted == "cpu" and tensor.device.type == "cuda"
+        place = self.device if wanted != "cpu" else torch.device("cpu")
+        staged = torch.empty(tensor.shape, dtype=tensor.dtype, device=place, pin_memory=pinned)
         if copy:
-            host.copy_(tensor)
-        return host
+            staged.copy_(tensor)
+        return staged
 
     def _wait(self, work: Any, operation: str, peer: int | None = None) -> None:
         started = time.perf_counter_ns()

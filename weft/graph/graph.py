@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 
@@ -28,6 +29,10 @@ class CSR:
 
     def degrees(self) -> Tensor:
         return self.indptr[1:] - self.indptr[:-1]
+
+    def to(self, device: torch.device) -> "CSR":
+        weight = None if self.weight is None else self.weight.to(device)
+        return CSR(self.indptr.to(device), self.indices.to(device), self.num_cols, weight)
 
     @cached_property
     def fingerprint(self) -> str:

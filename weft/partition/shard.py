@@ -4,7 +4,7 @@ Columns of `local` are local ids. Columns of `remote` are halo slots: foreign so
 worker and, within one, in the order of that worker's rows (so that it reads what it sends in storage order).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -48,6 +48,11 @@ class Shard:
     @property
     def num_edges(self) -> int:
         return self.local.num_edges + self.remote.num_edges
+
+    def to(self, device: torch.device) -> "Shard":
+        """The same shard with every tensor on a device."""
+        moved = {f.name: value.to(device) for f in fields(self) if hasattr(value := getattr(self, f.name), "to")}
+        return replace(self, **moved)
 
     def remote_block(self, worker: int) -> CSR:
         """In-edges from that worker's rows only; columns count from that worker's first halo slot."""
