@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo test lint bench-setup clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/*)
@@ -22,6 +22,10 @@ test: lint
 
 demo: setup
 	$(BIN)/weft demo
+
+# DGL and PyG, beside which the benchmarks run. --no-deps: what they need is there, and nothing may bring another torch.
+bench-setup: setup
+	$(BIN)/pip install -q -c constraints.txt --no-deps -r benchmarks/requirements.txt
 
 clean:
 	rm -rf build .venv
