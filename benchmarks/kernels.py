@@ -245,7 +245,7 @@ def elementwise(bench: Bench, copy_rate: float, num: int = 169_343, width: int =
 def main() -> int:
     tuned_allocator()
     options = parse(__doc__.splitlines()[0] if __doc__ else None)
-    bench = Bench("kernels", options)
+    bench = Bench("kernels", rounds=5, options=options)
     if not kernels.native_available:
         bench.note("the native kernels are not built: `pip install -e .` builds them")
         return 1
