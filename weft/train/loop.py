@@ -33,8 +33,9 @@ class TrainConfig(BaseModel):
 
     epochs: int = Field(100, ge=1, description="passes over the graph")
     eval_every: int = Field(1, ge=1, description="epochs between two evaluations")
-    patience: int | None = Field(None, ge=1, description="stop after so many epochs without a better validation value")
+    patience: int | None = Field(None, ge=1, description="stop after so many epochs without a better one on validation")
     metric: str = Field("auto", description="auto, accuracy, macro_f1, micro_f1 or roc_auc; judged on validation")
+    select: Literal["metric", "loss"] = Field("metric", description="what on validation says which epoch is best")
     class_weights: Literal["none", "balanced"] = Field("none", description="balanced: rare classes weigh more")
     split: int = Field(0, ge=0, description="which split, where a data set has several")
     precision: Literal["float32", "bfloat16", "float64"] = Field("float32", description="of rows and dense work")
@@ -76,6 +77,10 @@ def fit(task: Task, resume: bool = False) -> Outcome:
     loss_of = GlobalLoss(y, train_rows, view.shard.num_classes, config.class_weights, comm)
     if loss_of.count == 0:
         raise UserError(f"{view.shard.graph_name} has no training vertex with a known label: give it a train split")
+    val_loss_of = None
+    if config.select == "loss" and "val" in masks:
+        val_rows = (masks["val"] & known(y)).nonzero().squeeze(1)
+        val_loss_of = GlobalLoss(y, val_rows, view.shard.num_classes, "none", comm)
     optimiser = build_optimiser(task.optim, model)
     progress, best = Progress(), _weights(model)
     if resume:
@@ -96,8 +101,8 @@ def fit(task: Task, resume: bool = False) -> Outcome:
             if not math.isfinite(loss):
                 _give_up(task, record)
             if progress.epoch % config.eval_every == 0 or progress.epoch == config.epochs:
-                _evaluate_epoch(task, x, y, masks, metric, record)
-                if _is_better(record, metric, progress):
+                _evaluate_epoch(task, x, y, masks, metric, val_loss_of, record)
+                if _is_better(record, f"val_{metric}" if val_loss_of is None else "val_loss", progress):
                     best = _weights(model)
         if config.patience is not None and progress.epoch - progress.best_epoch >= config.patience:
             stopped_early = "val" in masks
@@ -216,11 +221,21 @@ def _gradient_norm(task: Task, comm: Communicator) -> float:
 
 
 def _evaluate_epoch(
-    task: Task, x: Tensor, y: Tensor, masks: dict[str, Tensor], metric: str, record: dict[str, Any]
+    task: Task,
+    x: Tensor,
+    y: Tensor,
+    masks: dict[str, Tensor],
+    metric: str,
+    val_loss_of: GlobalLoss | None,
+    record: dict[str, Any],
 ) -> None:
     started = time.perf_counter()
     with task.trace.span("evaluate"):
-        values = score(predict(task.model, task.view, x), y, masks, metric, task.view)
+        logits = predict(task.model, task.view, x)
+        values = score(logits, y, masks, metric, task.view)
+        if val_loss_of is not None:
+            loss = val_loss_of(logits).double().view(1)
+            record["val_loss"] = float(task.view.comm.all_reduce(loss, "control", "validation loss"))
     record.update({f"{split}_{metric}": value for split, value in values.items()})
     record["phase_seconds"]["evaluate"] = time.perf_counter() - started
 
@@ -232,11 +247,13 @@ def _give_up(task: Task, record: dict[str, Any]) -> None:
     raise UserError(f"the loss became {loss} in epoch {epoch}: lower optim.lr or set optim.clip_norm")
 
 
-def _is_better(record: dict[str, Any], metric: str, progress: Progress) -> bool:
-    """Whether this epoch is the best so far on validation; without a validation split the last one is."""
-    value = record.get(f"val_{metric}")
-    if value is not None and progress.best_value is not None and value <= progress.best_value:
-        return False
+def _is_better(record: dict[str, Any], name: str, progress: Progress) -> bool:
+    """Whether this epoch is the best so far on validation, of equal ones the last; without validation the last one."""
+    value = record.get(name)
+    if value is not None:
+        value = -value if name == "val_loss" else value
+        if progress.best_value is not None and value < progress.best_value:
+            return False
     progress.best_epoch, progress.best_value = progress.epoch, value
     return True
 
