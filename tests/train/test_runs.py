@@ -152,3 +152,9 @@ def test_bf16_precision_and_codec_train(tmp_path):
     summary = train(tmp_path / "run", epochs=15, **more).summary
     plain = train(tmp_path / "plain", epochs=15).summary
     assert summary["val_accuracy"] > plain["val_accuracy"] - 0.1
+
+
+def test_the_best_epoch_by_validation_loss(tmp_path):
+    run = train(tmp_path / "run", epochs=40, train={"select": "loss"}, optim={"lr": 0.05})
+    losses = [record["val_loss"] for record in run.metrics]
+    assert run.summary["best_epoch"] == 1 + losses.index(min(losses)) < 40, "the loss rises again when it overfits"
