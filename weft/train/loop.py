@@ -22,7 +22,6 @@ from weft.train.optim import OptimConfig, build_optimiser, learning_rate
 from weft.train.runfolder import RunFolder
 from weft.train.trace import Trace
 
-PHASES = ("forward", "backward", "exchange_wait", "all_reduce", "optimiser", "evaluate")
 WIRE = tuple(kind for kind in KINDS if kind != "control")
 
 
