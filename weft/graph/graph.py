@@ -30,6 +30,12 @@ class CSR:
     def degrees(self) -> Tensor:
         return self.indptr[1:] - self.indptr[:-1]
 
+    def first_rows(self, num_rows: int) -> "CSR":
+        """The first rows, sharing memory."""
+        end = int(self.indptr[num_rows])
+        weight = None if self.weight is None else self.weight[:end]
+        return CSR(self.indptr[: num_rows + 1], self.indices[:end], self.num_cols, weight)
+
     def to(self, device: torch.device) -> "CSR":
         weight = None if self.weight is None else self.weight.to(device)
         return CSR(self.indptr.to(device), self.indices.to(device), self.num_cols, weight)

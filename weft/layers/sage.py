@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from weft.aggregate import GraphView
-from weft.aggregate.view import Reduce
+from weft.aggregate.topology import Reduce
 from weft.layers.layer import Layer, weight_first
 from weft.layers.linear import bias, linear, linear_pair, weight
 

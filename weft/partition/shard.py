@@ -248,7 +248,7 @@ def sort_rows(csr: CSR, key: Tensor) -> CSR:
 
 def filter_csr(csr: CSR, keep: Tensor) -> CSR:
     """The edges for which keep (bool [E]) holds, in the same rows."""
-    before = torch.zeros(csr.num_edges + 1, dtype=torch.int64)
+    before = torch.zeros(csr.num_edges + 1, dtype=torch.int64, device=keep.device)
     torch.cumsum(keep, 0, out=before[1:])
     weight = None if csr.weight is None else csr.weight[keep]
     return CSR(before[csr.indptr], csr.indices[keep], csr.num_cols, weight)
