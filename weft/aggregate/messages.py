@@ -91,9 +91,9 @@ class Messages:
         for edges, rows in self._chunks(block, dst, src):
             results = [_flat(result) for result in _tuple(self.fn(edges))]
             if self.reduce == "max":
-                _absorb_max(*state, rows, results[0])
+                _absorb_max(state, rows, results[0])
             elif self.reduce == "softmax":
-                _absorb_softmax(*state, rows, *results)
+                _absorb_softmax(state, rows, *results)
             else:
                 kernels.scatter_add(state[0], rows, results[0])
 
@@ -153,13 +153,15 @@ class Messages:
                     total.add_(gradient)
         torch.set_rng_state(before)
 
-    def finish_backward(self, state: State) -> Tensors:
+    def finish_backward(self, state: State) -> tuple[Tensor | None, ...]:
         gradients = state[3]
         return tuple(gradients) if self.signature.reads_dst else (None, *gradients)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _message_grads(self, results: list[Tensor], rows: Tensor, grad: Tensor, out: Tensor, kept: Tensors) -> list[Tensor]:
+    def _message_grads(
+        self, results: list[Tensor], rows: Tensor, grad: Tensor, out: Tensor, kept: Tensors
+    ) -> list[Tensor]:
         if self.reduce == "max":
             return [torch.where(results[0] == out[rows], grad[rows], 0.0)]
         if self.reduce != "softmax":
@@ -280,7 +282,8 @@ def _leaves(results: Sequence[Tensor]) -> list[Tensor]:
     return leaves
 
 
-def _absorb_max(best: Tensor, count: Tensor, rows: Tensor, messages: Tensor) -> None:
+def _absorb_max(state: Tensors, rows: Tensor, messages: Tensor) -> None:
+    best, count = state
     index = rows[:, None].expand_as(messages)
     largest = torch.full_like(best, -torch.inf).scatter_reduce_(0, index, messages, "amax")
     tied = (messages == largest[rows]).to(count.dtype)
@@ -289,7 +292,8 @@ def _absorb_max(best: Tensor, count: Tensor, rows: Tensor, messages: Tensor) -> 
     torch.maximum(best, largest, out=best)
 
 
-def _absorb_softmax(m: Tensor, denominator: Tensor, out: Tensor, rows: Tensor, logits: Tensor, values: Tensor) -> None:
+def _absorb_softmax(state: Tensors, rows: Tensor, logits: Tensor, values: Tensor) -> None:
+    m, denominator, out = state
     heads = logits.shape[1]
     largest = m.scatter_reduce(0, rows[:, None].expand_as(logits), logits, "amax")
     shrink = torch.exp(torch.where(torch.isinf(largest), 0.0, m - largest))

@@ -49,7 +49,7 @@ class Reducer(Protocol):
         """Writes the gradient of this block's source rows to `into`."""
         ...
 
-    def finish_backward(self, state: State) -> Tensors:
+    def finish_backward(self, state: State) -> tuple[Tensor | None, ...]:
         """Gradients of the `dst` tensors."""
         ...
 

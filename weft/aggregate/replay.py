@@ -32,7 +32,10 @@ class Tape:
         return made
 
 
-def rematerialised(graph: GraphView, segment: Callable[[Tensor], Tensor], x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+Segment = Callable[[Tensor], Tensor]
+
+
+def rematerialised(graph: GraphView, segment: Segment, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """segment(x), of which nothing is kept but x and its aggregates. `parameters`: all that it uses besides x."""
     out: Tensor = _Segment.apply(graph, segment, x, *parameters)  # type: ignore[no-untyped-call]
     return out
@@ -40,7 +43,7 @@ def rematerialised(graph: GraphView, segment: Callable[[Tensor], Tensor], x: Ten
 
 class _Segment(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, graph: GraphView, segment: Callable[[Tensor], Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, graph: GraphView, segment: Segment, x: Tensor, *parameters: Tensor) -> Tensor:
         ctx.graph, ctx.segment, ctx.tape = graph, segment, Tape()
         ctx.place = graph.noise.place
         ctx.constant = None if ctx.needs_input_grad[2] else x  # known to the graph as this very tensor

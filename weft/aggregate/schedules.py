@@ -30,9 +30,7 @@ class Aggregate(NamedTuple):
     halo: tuple[Tensors, ...]  # of each round, what the schedule keeps; empty: nothing
 
 
-def forward(
-    topology: Topology, wire: Wire, reducer: Reducer, edges: Edges, dst: Tensors, src: Tensors
-) -> Aggregate:
+def forward(topology: Topology, wire: Wire, reducer: Reducer, edges: Edges, dst: Tensors, src: Tensors) -> Aggregate:
     schedule = topology.schedule
     keeps = reducer.reads_sources and schedule.keep != "nothing"
     fetched = _Fetcher(topology, wire, src, keep_packed=keeps and schedule.keep == "packed")
@@ -63,7 +61,7 @@ def backward(
     src: Tensors,
     widths: Sequence[int],
     sends_home: bool = True,
-) -> tuple[Tensors, Tensors]:
+) -> tuple[tuple[Tensor | None, ...], Tensors]:
     """Gradients of `dst` and `src`. `widths`: columns of each source tensor; `sends_home`: they want gradients."""
     schedule = topology.schedule
     state: Any = reducer.begin_backward(grad, done.out, done.state, dst)
@@ -178,4 +176,3 @@ def _sides(topology: Topology, src_ids: Tensor) -> Sides:
 
 def _cut(tensors: Tensors, span: slice) -> Tensors:
     return tuple(tensor[span] for tensor in tensors)
-

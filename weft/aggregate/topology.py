@@ -4,7 +4,6 @@ A schedule is little more than how the halo is divided into rounds. All of it in
 round for each block of each worker's rows, taken in turn so that everybody sends to somebody else, is `sequential`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -143,7 +142,10 @@ class Topology:
     def _symmetric(self, edges: Edges) -> Edges:
         degrees = _row_totals(edges)
         scale = torch.where(degrees > 0, degrees.clamp(min=1e-300).rsqrt(), 0.0)
-        own = (block.scaled(scale, scale[span], block.csr.weight) for block, span in zip(edges.own, self.spans, strict=True))
+        own = (
+            block.scaled(scale, scale[span], block.csr.weight)
+            for block, span in zip(edges.own, self.spans, strict=True)
+        )
         arriving = []
         for block, round in zip(edges.rounds, self.rounds, strict=True):
             flight = start_exchange(self.comm, round.route, scale.unsqueeze(1), raw, "topology", "vertex degrees")
@@ -232,7 +234,9 @@ def make_rounds(shard: Shard, comm: Communicator, route: Route, schedule: Schedu
         to, source = (comm.worker + shift) % comm.num_workers, (comm.worker - shift) % comm.num_workers
         first = starts[source]
         asked = shard.halo_rows[first : first + shard.halo_counts[source]].contiguous()
-        for ours, theirs in zip(_spans(route.num_in, schedule.blocks), _spans(sizes[source], schedule.blocks), strict=True):
+        for ours, theirs in zip(
+            _spans(route.num_in, schedule.blocks), _spans(sizes[source], schedule.blocks), strict=True
+        ):
             sent = _within(route.send_rows[to], ours)
             low, high = _bounds(asked, theirs)
             slots = slice(first + low, first + high)

@@ -7,6 +7,7 @@ on the wire: `aggregate`, `attend` and `message` are differentiable and mean the
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -111,7 +112,7 @@ class GraphView:
         it with as many sizes.
         """
         self._levels = []
-        for num_in, num_out in zip(sizes[:-1], sizes[1:], strict=True):
+        for num_in, num_out in pairwise(sizes):
             self._levels.append(self._level(Level(self.topology, num_in, num_out)))
 
     def _level(self, topology: Topology) -> "GraphView":
@@ -140,9 +141,7 @@ class GraphView:
         if self._square is None:
             topology = self.topology
             assert isinstance(topology, Level)
-            self._square = self._level(
-                Level(topology.base, topology.num_in, topology.num_out, square=True)
-            )
+            self._square = self._level(Level(topology.base, topology.num_in, topology.num_out, square=True))
         return self._square
 
     def enter(self, x: Tensor) -> Tensor:
@@ -316,9 +315,7 @@ class _Aggregate(torch.autograd.Function):
         ctx.widths = [tensor.shape[1] for tensor in src]
         if reducer.reads_sources or not isinstance(reducer, Sum):
             ctx.counts = (len(dst), len(src), len(done.state), [len(rows) for rows in done.halo])
-            ctx.save_for_backward(
-                done.out, *dst, *src, *done.state, *(tensor for rows in done.halo for tensor in rows)
-            )
+            ctx.save_for_backward(done.out, *dst, *src, *done.state, *(tensor for rows in done.halo for tensor in rows))
         return done.out
 
     @staticmethod
@@ -343,5 +340,4 @@ class _Aggregate(torch.autograd.Function):
         d_dst, d_src = schedules.backward(
             ctx.view.topology, ctx.wire, ctx.reducer, ctx.edges, grad, done, dst, src, ctx.widths, wants_src
         )
-        d_src = d_src if wants_src else (None,) * len(d_src)
-        return (None, None, None, None, *d_dst[: ctx.num_dst], *d_src)
+        return (None, None, None, None, *d_dst[: ctx.num_dst], *(d_src if wants_src else [None] * len(d_src)))

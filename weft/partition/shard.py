@@ -224,19 +224,24 @@ def rows_ascend(csr: CSR) -> bool:
 
 def take_rows(csr: CSR, rows: Tensor) -> CSR:
     """The given rows in the given order, columns unchanged but ascending within each row."""
+    block = pick_rows(csr, rows)
+    return block if rows_ascend(block) else sort_rows(block, block.indices.long())
+
+
+def pick_rows(csr: CSR, rows: Tensor) -> CSR:
+    """The given rows in the given order, each as it is."""
     degrees = csr.degrees()[rows]
     indptr = torch.zeros(rows.numel() + 1, dtype=torch.int64)
     torch.cumsum(degrees, 0, out=indptr[1:])
     total = int(indptr[-1])
     # position of edge k: where its row starts in the whole, plus its number within the row
     position = torch.repeat_interleave(csr.indptr[:-1][rows] - indptr[:-1], degrees) + torch.arange(total)
-    block = CSR(
+    return CSR(
         indptr,
         csr.indices[position],
         csr.num_cols,
         None if csr.weight is None else csr.weight[position],
     )
-    return block if rows_ascend(block) else sort_rows(block, block.indices.long())
 
 
 def sort_rows(csr: CSR, key: Tensor) -> CSR:
