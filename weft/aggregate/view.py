@@ -15,7 +15,16 @@ from weft import kernels
 from weft.aggregate import schedules
 from weft.aggregate.blocks import Block, row_sums, with_self_loops
 from weft.aggregate.noise import Noise
-from weft.aggregate.reducers import Attention, AttentionDropout, DynamicAttention, Max, Reducer, Sides, Sum
+from weft.aggregate.reducers import (
+    Attention,
+    AttentionDropout,
+    DotAttention,
+    DynamicAttention,
+    Max,
+    Reducer,
+    Sides,
+    Sum,
+)
 from weft.aggregate.schedules import Edges
 from weft.comm import Codec, Communicator, InFlight, build_route, exchange, raw, start_exchange
 from weft.errors import UserError
@@ -117,6 +126,20 @@ class GraphView:
         """Attention of GATv2: softmax of att . leaky_relu(query_i + key_j) [H, D], values are the keys [N, H*D]."""
         reducer = DynamicAttention(att.shape[0], slope, self._attention_dropout(dropout))
         return _run(self, reducer, self._edges_for("attend", None, key.dtype), (query, att), (key,))
+
+    def attend_dot(
+        self, query: Tensor, key: Tensor, values: Tensor, heads: int, dropout: float = 0.0, scale: float | None = None
+    ) -> Tensor:
+        """Attention of a transformer over in-edges alone: softmax of scale * query_i . key_j per head, [N, H*Dv].
+
+        query, key [N, H*D]; values [N, H*Dv]. The scale is 1 / sqrt(D) unless given.
+        """
+        if heads < 1 or query.shape[1] % heads or values.shape[1] % heads:
+            widths = f"query has {query.shape[1]} columns and values {values.shape[1]}"
+            raise UserError(f"{widths}: they do not split into {heads} equal heads")
+        scale = (query.shape[1] // heads) ** -0.5 if scale is None else scale
+        reducer = DotAttention(heads, scale, self._attention_dropout(dropout))
+        return _run(self, reducer, self._edges_for("attend_plain", None, values.dtype), (query,), (key, values))
 
     def message(self, fn: Callable[[EdgeRows], Tensor], x: Tensor, reduce: Reduce = "sum") -> Tensor:
         """Any differentiable message: fn sees both ends' rows of every edge and returns [E, D'] to be reduced."""

@@ -5,7 +5,7 @@ from torch import Tensor
 from weft.aggregate import GraphView
 from weft.aggregate.view import Reduce
 from weft.layers.layer import Layer, weight_first
-from weft.layers.linear import bias, linear, linear_pair, weight
+from weft.layers.linear import bias, linear, linear_many, weight
 
 
 class SAGE(Layer):
@@ -18,6 +18,6 @@ class SAGE(Layer):
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         if self.reduce != "max" and weight_first(graph, x, self.num_in, self.num_out):
-            own, messages = linear_pair(x, self.root, self.neighbour)
+            own, messages = linear_many(x, self.root, self.neighbour)
             return graph.aggregate(messages, self.reduce, into=own)
         return linear(graph.aggregate(x, self.reduce), self.neighbour, into=linear(x, self.root))
