@@ -14,6 +14,7 @@ from weft.layers.stack import (
     check_model,
     replicated_parameters,
 )
+from weft.layers.transformer import Transformer
 
 __all__ = [
     "GAT",
@@ -26,6 +27,7 @@ __all__ = [
     "LayerNorm",
     "ModelConfig",
     "Stack",
+    "Transformer",
     "add_embedding",
     "build_model",
     "check_model",

@@ -19,8 +19,10 @@ from weft.layers.layer import Layer
 from weft.layers.linear import linear, weight
 from weft.layers.norm import BatchNorm, LayerNorm
 from weft.layers.sage import SAGE
+from weft.layers.transformer import Transformer
 
-NAMES = ("gcn", "sage", "gat", "gatv2", "gin")
+NAMES = ("gcn", "sage", "gat", "gatv2", "transformer", "gin")
+ATTENTION = ("gat", "gatv2", "transformer")
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -29,18 +31,20 @@ class ModelConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field("gcn", description="gcn, sage, gat, gatv2, gin, or your own as package.module:callable")
+    name: str = Field(
+        "gcn", description="gcn, sage, gat, gatv2, transformer, gin, or your own as package.module:callable"
+    )
     layers: int = Field(2, ge=1, description="how many layers")
-    hidden: int = Field(64, ge=1, description="width between layers; for gat and gatv2 of each head")
-    heads: int = Field(8, ge=1, description="attention heads (gat, gatv2)")
-    output_heads: int = Field(1, ge=1, description="attention heads of the last layer, averaged (gat, gatv2)")
+    hidden: int = Field(64, ge=1, description="width between layers; with attention, of each head")
+    heads: int = Field(8, ge=1, description="attention heads (gat, gatv2, transformer)")
+    output_heads: int = Field(1, ge=1, description="attention heads of the last layer, averaged")
     reduce: Literal["mean", "max", "sum"] = Field("mean", description="how sage folds its neighbours")
     activation: Literal["relu", "elu"] = Field("relu", description="between layers")
     norm: Literal["none", "layer", "batch"] = Field("none", description="normalisation between layers")
     residual: bool = Field(False, description="add a linear skip around every layer")
     dropout: Rate = Field(0.5, description="of the rows between layers")
     input_dropout: Rate = Field(0.0, description="of the input features; turns the aggregated-input cache off")
-    attention_dropout: Rate = Field(0.0, description="of the attention coefficients (gat, gatv2)")
+    attention_dropout: Rate = Field(0.0, description="of the attention coefficients (gat, gatv2, transformer)")
     negative_slope: float = Field(0.2, ge=0.0, description="of the attention logits (gat, gatv2)")
     row_normalise: bool = Field(False, description="divide each vertex's features by their sum (bags of words)")
     embedding: int = Field(64, ge=1, description="width of learned rows where vertices have no features")
@@ -146,8 +150,10 @@ def _build_layer(config: ModelConfig, num_in: int, num_out: int, last: bool) -> 
         return SAGE(num_in, num_out, config.reduce)
     if config.name == "gin":
         return GIN(num_in, num_out)
-    kind = GAT if config.name == "gat" else GATv2
     heads = config.output_heads if last else config.heads
+    if config.name == "transformer":
+        return Transformer(num_in, num_out, heads, not last, config.attention_dropout)
+    kind = GAT if config.name == "gat" else GATv2
     return kind(num_in, num_out, heads, not last, config.negative_slope, config.attention_dropout)
 
 
@@ -169,5 +175,7 @@ def check_model(config: ModelConfig) -> None:
         return
     if config.name not in NAMES:
         raise unknown("model", config.name, NAMES)
-    if config.name not in ("gat", "gatv2") and config.attention_dropout > 0:
-        raise UserError(f"model.attention_dropout is for gat and gatv2: {config.name} has no attention to drop")
+    if config.name not in ATTENTION and config.attention_dropout > 0:
+        raise UserError(
+            f"model.attention_dropout is for {', '.join(ATTENTION)}: {config.name} has no attention to drop"
+        )
