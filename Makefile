@@ -26,6 +26,7 @@ demo: setup
 # DGL and PyG, beside which the benchmarks run. --no-deps: what they need is there, and nothing may bring another torch.
 bench-setup: setup
 	$(BIN)/pip install -q -c constraints.txt --no-deps -r benchmarks/requirements.txt
+	$(BIN)/pip install -q -c constraints.txt 'matplotlib>=3.9'
 
 clean:
 	rm -rf build .venv

@@ -33,7 +33,7 @@ def formula(halo_rows: int, workers: int, num_features: int, num_classes: int) -
 
 def main() -> int:
     bench = Bench("scaling", parse(__doc__))
-    data = "synthetic:arxiv?num_nodes=16934,num_edges=116624" if bench.options.quick else "synthetic:arxiv"
+    data = "synthetic:arxiv?nodes=16934" if bench.options.quick else "synthetic:arxiv"
     print("workers  epoch      peak memory per worker   halo rows   on the wire per epoch   formula")
     for workers in PARTS:
         with tempfile.TemporaryDirectory() as folder:

@@ -72,6 +72,17 @@ PRESETS = {
         train=0.08,
         val=0.02,
     ),
+    "dense": SyntheticConfig(  # no cut is a good one: every part's edges read nearly every vertex
+        nodes=60_000,
+        degree=80,
+        features=128,
+        classes=16,
+        communities=16,
+        exponent=6.0,
+        homophily=0.2,
+        imbalance=0.0,
+        noise=5.5,
+    ),
     "community": SyntheticConfig(
         nodes=200_000,
         edges=3_000_000,

@@ -36,14 +36,21 @@ def peak_rss_bytes() -> int:
     VmHWM belongs to this program alone; getrusage's maximum also covers what the process was before exec, so
     a worker started by a large parent would report the parent.
     """
+    known = _status_bytes("VmHWM:")
+    if known is not None:
+        return known
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _status_bytes(name: str) -> int | None:
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
+            if line.startswith(name):
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return None
 
 
 def _cpu_model() -> str:
