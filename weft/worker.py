@@ -61,7 +61,7 @@ def open_worker(run: Path, config: RunConfig | None = None) -> Worker:
     width = config.model.embedding if shard.x is None else shard.x.shape[1]
     if shard.num_classes < 1:
         raise UserError(f"{shard.graph_name} has no classes to predict: ingest it with --labels")
-    model = build_model(config.model, width, shard.num_classes)
+    model = build_model(config.model, width, shard.num_classes, shard.num_relations)
     if shard.x is None:
         add_embedding(model, width, view.global_ids, config.seed)
     return Worker(config, folder, comm, view, model.to(comm.device))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from tests.oracle.cases import LAYERS, assemble, assert_same, expected, worker
+from tests.oracle.cases import LAYERS, assemble, assert_same, expected, layers_for, worker
 from tests.partition.drawn import cut_graphs, graph_of
 from tests.workers import run_workers
 from weft.partition import make_shards
@@ -13,7 +13,8 @@ NAMES = list(LAYERS)
 slow = settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
-def check(graph, owner, num_workers, dtype=torch.float64, names=NAMES):
+def check(graph, owner, num_workers, dtype=torch.float64):
+    names = layers_for(graph)
     shards = make_shards(graph, owner, num_workers)
     answers = run_workers(worker, num_workers, shards, names, dtype)
     for name in names:

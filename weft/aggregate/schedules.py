@@ -30,7 +30,7 @@ def forward(
 ) -> tuple[Tensor, Tensors, Tensors]:
     """The aggregate, what the reducer keeps, and the halo rows where the backward pass reads them."""
     flights = [view.start_halo(tensor) for tensor in src]
-    state = reducer.start(dst, src, view.num_rows)
+    state = reducer.start(dst, src, edges.local.csr.num_rows)
     reducer.absorb(state, edges.local, view.local_sides, dst, src)
     halo = tuple(flight.finish() for flight in flights)
     if halo and view.num_halo:

@@ -13,16 +13,18 @@ from torch import Tensor
 
 from weft import kernels
 from weft.aggregate import schedules
-from weft.aggregate.blocks import Block, row_sums, with_self_loops
+from weft.aggregate.blocks import Block, by_relation, row_sums, with_self_loops
 from weft.aggregate.noise import Noise
 from weft.aggregate.reducers import Attention, AttentionDropout, DynamicAttention, Max, Reducer, Sides, Sum
 from weft.aggregate.schedules import Edges
 from weft.comm import Codec, Communicator, InFlight, build_route, exchange, raw, start_exchange
 from weft.errors import UserError
+from weft.graph.graph import EDGE_DATA
 from weft.partition import Shard
 
 Reduce = Literal["sum", "mean", "max"]
 Weight = Literal["edge", "symmetric"] | Tensor | None
+By = Literal["relation"] | None
 
 
 class EdgeRows(NamedTuple):
@@ -31,6 +33,8 @@ class EdgeRows(NamedTuple):
     src: Tensor  # [E, D] rows of the sources
     dst: Tensor  # [E, D] rows of the destinations
     weight: Tensor | None  # [E] the graph's edge weights
+    relation: Tensor | None = None  # int64 [E] the kind of each edge
+    features: Tensor | None = None  # [E, F]
 
 
 class GraphView:
@@ -60,6 +64,11 @@ class GraphView:
         return self.shard.halo_ids.numel()
 
     @property
+    def num_relations(self) -> int:
+        """How many kinds of edges the graph has; 0: it does not tell edges apart."""
+        return self.shard.num_relations
+
+    @property
     def exchanges(self) -> bool:
         """Whether this run has other workers; then each takes part in every exchange, also with nothing to send."""
         return self.comm.num_workers > 1
@@ -83,19 +92,26 @@ class GraphView:
 
     # -- verbs -------------------------------------------------------------------------------------------------
 
-    def aggregate(self, x: Tensor, reduce: Reduce = "sum", weight: Weight = None, into: Tensor | None = None) -> Tensor:
+    def aggregate(
+        self, x: Tensor, reduce: Reduce = "sum", weight: Weight = None, into: Tensor | None = None, by: By = None
+    ) -> Tensor:
         """Folds the in-neighbours' rows of x [N, D] into one row per owned vertex.
 
         `weight`: None, "edge" (the graph's weights; the mean then divides by their sum), "symmetric"
         (D^-1/2 (A + I) D^-1/2, as GCN wants it), or a constant tensor with one entry per edge of this shard, local
-        edges first. With `into` (sum and mean only) the result is added there, in place.
+        edges first. With `into` (sum and mean only) the result is added there, in place. With by="relation" there is
+        one aggregate for each of the graph's R relations, side by side: [N, R*D].
         """
         if self.constant is not None and x is self.constant and into is None and not isinstance(weight, Tensor):
-            return self._aggregate_once(x, reduce, weight)
+            return self._aggregate_once(x, reduce, weight, by)
         if reduce not in ("sum", "mean", "max"):
             raise UserError(f"aggregate(reduce={reduce!r}) is not known: choose sum, mean or max")
-        edges = self._edges_for(reduce, weight, x.dtype)
+        if by is not None:
+            self._check_by(by, weight, into)
+        edges = self._edges_for(reduce, weight, x.dtype, by)
         reducer: Reducer = Max() if reduce == "max" else Sum()
+        if by is not None:
+            return _run(self, reducer, edges, (), (x,)).view(self.num_rows, self.num_relations * x.shape[1])
         if into is None:
             return _run(self, reducer, edges, (), (x,))
         assert reduce != "max", "only sums can be added to what is there"
@@ -121,10 +137,10 @@ class GraphView:
     def message(self, fn: Callable[[EdgeRows], Tensor], x: Tensor, reduce: Reduce = "sum") -> Tensor:
         """Any differentiable message: fn sees both ends' rows of every edge and returns [E, D'] to be reduced."""
         rows = torch.cat([x, self.halo(x)]) if self.exchanges else x
-        source, destination, weight = self._edge_list
-        if weight is not None and x.dtype == torch.float64:
-            weight = weight.double()
-        messages = fn(EdgeRows(rows[source], x[destination], weight))
+        source, destination, carried = self._edge_list
+        if x.dtype == torch.float64:
+            carried = {name: data.double() if data.is_floating_point() else data for name, data in carried.items()}
+        messages = fn(EdgeRows(rows[source], x[destination], *(carried.get(name) for name in EDGE_DATA)))
         out = messages.new_zeros(self.num_rows, *messages.shape[1:])
         if reduce == "max":
             index = destination.view(-1, *[1] * (messages.dim() - 1)).expand_as(messages)
@@ -177,23 +193,36 @@ class GraphView:
     def is_constant(self, x: Tensor) -> bool:
         return x is self.constant
 
-    def _aggregate_once(self, x: Tensor, reduce: Reduce, weight: Weight) -> Tensor:
-        name = (reduce, weight)
+    def _aggregate_once(self, x: Tensor, reduce: Reduce, weight: Weight, by: By) -> Tensor:
+        name = (reduce, weight, by)
         if name not in self._cached:
             self.constant, self._forward_kind = None, "features"
             with torch.no_grad():
-                self._cached[name] = self.aggregate(x, reduce, weight)
+                self._cached[name] = self.aggregate(x, reduce, weight, by=by)
             self.constant, self._forward_kind = x, "hidden_forward"
         return self._cached[name]
 
     # -- edges and their coefficients ---------------------------------------------------------------------------
 
-    def _edges_for(self, reduce: str, weight: Weight, dtype: torch.dtype) -> Edges:
+    def _check_by(self, by: By, weight: Weight, into: Tensor | None) -> None:
+        if by != "relation":
+            raise UserError(f"aggregate(by={by!r}) is not known: choose relation, or leave it out")
+        if not self.num_relations:
+            raise UserError(
+                f"{self.shard.graph_name} has edges of one kind, so that none can be told apart by relation: ingest it "
+                "with --relation-column"
+            )
+        if isinstance(weight, Tensor) or weight == "symmetric" or into is not None:
+            raise UserError('aggregate(by="relation") takes no weight but "edge", and no `into`')
+
+    def _edges_for(self, reduce: str, weight: Weight, dtype: torch.dtype, by: By = None) -> Edges:
         if isinstance(weight, Tensor):
             return self._edges_with(weight, reduce, dtype)
-        name = (reduce, weight, dtype == torch.float64)
+        name = (reduce, weight, dtype == torch.float64, by)
         if name not in self._edges:
             made = self._looped_edges() if weight == "symmetric" or reduce == "attend" else self._plain_edges()
+            if by == "relation":
+                made = self._relation_edges()
             if reduce == "attend" or weight is None:
                 made = _without_weights(made)
             if weight == "symmetric":
@@ -223,6 +252,13 @@ class GraphView:
             self._edges["plain"] = Edges(Block(self.shard.local), Block(self.shard.remote))
         return self._edges["plain"]
 
+    def _relation_edges(self) -> Edges:
+        """The graph with a row for every (vertex, relation)."""
+        if "relation" not in self._edges:
+            blocks = (Block(by_relation(csr, self.num_relations)) for csr in (self.shard.local, self.shard.remote))
+            self._edges["relation"] = Edges(*blocks)
+        return self._edges["relation"]
+
     def _looped_edges(self) -> Edges:
         """The graph with one self-loop per vertex, which is always local."""
         if "looped" not in self._edges:
@@ -243,14 +279,16 @@ class GraphView:
         )
 
     @cached_property
-    def _edge_list(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Source rows (halo behind own rows), destination rows and weights of all edges, int64 [E]."""
+    def _edge_list(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Source rows (halo behind own rows) and destination rows of all edges, int64 [E], and what the edges carry."""
         local, remote = Block(self.shard.local), Block(self.shard.remote)
         source = torch.cat([local.csr.indices.long(), remote.csr.indices.long() + self.num_rows])
         destination = torch.cat([local.destinations, remote.destinations])
-        if local.csr.weight is None or remote.csr.weight is None:
-            return source, destination, None
-        return source, destination, torch.cat([local.csr.weight, remote.csr.weight])
+        theirs = remote.csr.edge_data
+        carried = {name: torch.cat([data, theirs[name]]) for name, data in local.csr.edge_data.items()}
+        if "relation" in carried:  # an index into what a layer has per relation
+            carried["relation"] = carried["relation"].long()
+        return source, destination, carried
 
     # -- exchange, for the schedules ----------------------------------------------------------------------------
 
