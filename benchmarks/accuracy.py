@@ -43,7 +43,7 @@ GOALS = (
 
 def run_once(recipe: dict[str, Any], workers: int, seed: int, split: int, folder: Path) -> float:
     """Test value, in per cent, of the weights that were best on validation."""
-    extra = {"workers": workers, "seed": seed, "train": {"split": split}, "run": str(folder)}
+    extra = {"workers": workers, "threads": 1, "seed": seed, "train": {"split": split}, "run": str(folder)}
     summary = start(make_config(merge(recipe, extra)), overwrite=True, quiet=True).summary
     return 100 * float(summary[f"test_{summary['metric']}"])
 

@@ -115,7 +115,7 @@ def train(
     model: Annotated[
         str | None, typer.Option(help="gcn, sage, gat, gatv2, gin, rgcn, or package.module:callable.")
     ] = None,
-    strategy: Annotated[str | None, typer.Option(help="Preset: full, single.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Preset: full, single, sar.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the graph.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of weights, dropout and partition.")] = None,

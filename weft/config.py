@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from weft.errors import UserError
 from weft.layers import ModelConfig, check_model
-from weft.strategy import ExchangeConfig, check_exchange, resolve_strategy
+from weft.strategy import ExchangeConfig, MemoryConfig, check_exchange, resolve_strategy
 from weft.train.loop import TrainConfig
 from weft.train.metrics import check_metric
 from weft.train.optim import OptimConfig
@@ -32,7 +32,7 @@ class RunConfig(BaseModel):
 
     data: str = Field("synthetic:demo", description="data set name, graph folder, partition folder, or .npz file")
     run: str | None = Field(None, description="run folder; runs/NAME-MODEL-N unless set")
-    strategy: str = Field("full", description="preset of the exchange settings")
+    strategy: str = Field("full", description="preset of the settings of exchange and memory")
     workers: int = Field(1, ge=1, description="processes")
     threads: int | None = Field(None, ge=1, description="threads per worker; the machine's cores shared out unless set")
     seed: int = Field(0, ge=0, description="of weights, dropout and partition")
@@ -42,17 +42,16 @@ class RunConfig(BaseModel):
     optim: OptimConfig = Field(default_factory=OptimConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     exchange: ExchangeConfig = Field(default_factory=ExchangeConfig)
+    memory: MemoryConfig = Field(default_factory=MemoryConfig)
     partition: PartitionConfig = Field(default_factory=PartitionConfig)
 
 
 def make_config(settings: Mapping[str, Any]) -> RunConfig:
     """A checked config; every mistake is one sentence that names the key."""
     settings = dict(settings)
-    exchange = settings.get("exchange", {})
-    if isinstance(exchange, Mapping):
-        strategy, workers = settings.get("strategy", "full"), settings.get("workers", 1)
-        if isinstance(strategy, str) and isinstance(workers, int):
-            settings["exchange"] = resolve_strategy(strategy, dict(exchange), workers)
+    strategy, workers = settings.get("strategy", "full"), settings.get("workers", 1)
+    if isinstance(strategy, str) and isinstance(workers, int):
+        settings = resolve_strategy(strategy, settings, workers)
     try:
         config = RunConfig.model_validate(settings)
     except ValidationError as error:

@@ -79,6 +79,12 @@ def parts_folder(config: RunConfig, run: Path) -> Path | None:
     return own if folder_kind(own) == "partition" else None
 
 
+def blocks_per_worker(config: RunConfig, run: Path) -> int:
+    """How many parts a worker holds at most."""
+    parts = parts_folder(config, run)
+    return 1 if parts is None else -(-read_partition(parts).num_parts // config.workers)
+
+
 def open_shard(config: RunConfig, run: Path, comm: Communicator) -> Shard:
     """This worker's shard."""
     parts = parts_folder(config, run)

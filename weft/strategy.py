@@ -1,9 +1,11 @@
 """Presets: names for settings of the orthogonal choices, nothing else."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from weft.aggregate import Schedule
 from weft.comm import codec_named
 from weft.errors import UserError, unknown
 
@@ -14,40 +16,83 @@ class ExchangeConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     plan: Literal["full"] = Field("full", description="full: every epoch is one step over the whole graph")
-    schedule: Literal["materialised"] = Field(
-        "materialised", description="materialised: the whole halo, then aggregate"
+    schedule: Literal["materialised", "sequential"] = Field(
+        "materialised", description="the whole halo, then aggregate; or block by block, each freed when absorbed"
+    )
+    prefetch: int = Field(1, ge=0, description="blocks in flight while one is absorbed (sequential)")
+    keep_packed: bool = Field(
+        False, description="keep blocks as they travelled instead of fetching them again in backward (sequential)"
     )
     codec: str = Field("raw", description="raw, or bf16: half the bytes, rounded to 8 bits of mantissa")
+
+
+class MemoryConfig(BaseModel):
+    """What is kept, what is computed again, and where rows lie."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rematerialise: bool = Field(False, description="compute each layer's dense part again in backward, keep aggregates")
+    restrict: Literal["auto", "always", "never"] = Field(
+        "auto", description="train only on vertices that can reach a training vertex; auto: where a quarter is spared"
+    )
+    spill: Literal["auto", "always", "never"] = Field(
+        "auto", description="rows in files instead of memory; auto: one worker with several parts, sequential"
+    )
+    check: bool = Field(True, description="refuse at the start what will not fit in memory")
 
 
 class Preset(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     about: str
-    exchange: dict[str, str] = {}
+    settings: dict[str, dict[str, Any]] = {}
     max_workers: int | None = None
 
 
 PRESETS = {
     "full": Preset(about="full graph, whole halo exchanged before each aggregation, exact"),
     "single": Preset(about="full graph in one process", max_workers=1),
+    "sar": Preset(
+        about="full graph in little memory: block by block, rebuilt in backward, exact",
+        settings={"exchange": {"schedule": "sequential"}, "memory": {"rematerialise": True}},
+    ),
 }
 
 
-def resolve_strategy(name: str, exchange: dict[str, object], workers: int) -> dict[str, object]:
-    """The exchange settings of a preset with what the user set on top of it."""
+def resolve_strategy(name: str, settings: Mapping[str, Any], workers: int) -> dict[str, Any]:
+    """Settings with those of a preset under them, section by section."""
     if name not in PRESETS:
         raise unknown("strategy", name, PRESETS)
     preset = PRESETS[name]
     if preset.max_workers is not None and workers > preset.max_workers:
         raise UserError(f"strategy {name} runs in {preset.max_workers} process, not {workers}: use --strategy full")
-    return {**preset.exchange, **exchange}
+    resolved = dict(settings)
+    for section, values in preset.settings.items():
+        given = settings.get(section, {})
+        if isinstance(given, Mapping):
+            resolved[section] = {**values, **given}
+    return resolved
+
+
+def make_schedule(config: ExchangeConfig, blocks: int) -> Schedule:
+    """`blocks`: into how many each worker's rows are divided (its parts)."""
+    if config.schedule == "materialised":
+        return Schedule(prefetch=config.prefetch)
+    keep: Literal["packed", "nothing"] = "packed" if config.keep_packed else "nothing"
+    return Schedule(rounds="each", keep=keep, prefetch=config.prefetch, blocks=blocks)
 
 
 def check_exchange(config: ExchangeConfig, model: str, reduce: str) -> None:
     """Refuses combinations that would be wrong, with the reason."""
-    codec_named(config.codec)
+    codec = codec_named(config.codec)
     if config.codec != "raw" and model == "sage" and reduce == "max":
         raise UserError(
             f"codec {config.codec} rounds rows, and a maximum of rounded rows is biased: use codec raw with max"
+        )
+    if config.keep_packed and config.schedule != "sequential":
+        raise UserError("exchange.keep_packed is for schedule sequential: materialised keeps its rows anyway")
+    if config.keep_packed and codec.verbatim:
+        raise UserError(
+            f"exchange.keep_packed keeps rows as they travelled, and codec {config.codec} packs nothing: use codec "
+            "bf16, or schedule materialised, which keeps whole rows"
         )

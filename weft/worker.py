@@ -1,6 +1,7 @@
 """What one worker process does for `weft train`, `weft evaluate` and `weft export`."""
 
 import hashlib
+import os
 import statistics
 import time
 from dataclasses import dataclass
@@ -11,23 +12,27 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weft.aggregate import GraphView
+from weft.aggregate import GraphView, find_reach, order_by_depth
 from weft.comm import Communicator, codec_named, open_communicator
 from weft.config import RunConfig, make_config
 from weft.errors import UserError
-from weft.layers import add_embedding, build_model
-from weft.partition import read_partition
-from weft.prepare import open_shard, parts_folder
+from weft.footprint import Load, explain_failure, ran_out, refuse_if_too_large
+from weft.kernels import memory
+from weft.layers import BatchNorm, Stack, add_embedding, build_model
+from weft.partition import Shard, read_partition
+from weft.prepare import blocks_per_worker, open_shard, parts_folder
 from weft.show import print_rows, run_rows
+from weft.strategy import make_schedule
 from weft.train.checkpoint import load_checkpoint, load_weights, newest_valid
 from weft.train.console import Console
-from weft.train.evaluate import choose_metric, predict, score
-from weft.train.loop import WIRE, Outcome, Task, fit, inputs
+from weft.train.evaluate import choose_metric, pick_masks, predict, score
+from weft.train.loop import WIRE, Outcome, Task, fit, inputs, known
 from weft.train.machine import describe_machine, peak_rss_bytes
 from weft.train.runfolder import RunFolder
 from weft.train.trace import Trace, merge_files
 
 EXIT_INTERRUPTED = 143
+WORTH_RESTRICTING = 0.25  # of the rows that need not be computed: below it, the better order of rows is worth more
 
 
 @dataclass
@@ -39,9 +44,10 @@ class Worker:
     comm: Communicator
     view: GraphView
     model: nn.Module
+    load: Load
 
 
-def open_worker(run: Path, config: RunConfig | None = None) -> Worker:
+def open_worker(run: Path, config: RunConfig | None = None, training: bool = False) -> Worker:
     """Joins the run, loads this worker's shard and builds the model, the same on every worker.
 
     Under torchrun the config is given: the folder, which worker 0 makes, is there when all have joined, not before.
@@ -54,23 +60,80 @@ def open_worker(run: Path, config: RunConfig | None = None) -> Worker:
     if comm.num_workers != config.workers:
         raise UserError(f"{comm.num_workers} workers were started, but the config says workers: {config.workers}")
     comm.step = "loading"
-    shard = open_shard(config, run, comm).to(comm.device)
-    view = GraphView(shard, comm, codec_named(config.exchange.codec))
-    view.noise.seed = config.seed
-    torch.manual_seed(config.seed)
-    width = config.model.embedding if shard.x is None else shard.x.shape[1]
+    blocks = blocks_per_worker(config, run)
+    if spills(config, blocks):
+        memory.spill_to(folder.path)
+    shard = open_shard(config, run, comm)
     if shard.num_classes < 1:
         raise UserError(f"{shard.graph_name} has no classes to predict: ingest it with --labels")
+    torch.manual_seed(config.seed)
+    width = config.model.embedding if shard.x is None else shard.x.shape[1]
     model = build_model(config.model, width, shard.num_classes, shard.num_relations)
+    load = _load(config, shard, model, width)
+    if not memory.spills() and config.device == "cpu":
+        refuse_if_too_large(load, config.exchange, config.memory, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    sizes = None
+    if training and restricts(config, model):
+        shard, sizes = _restrict(config, shard, comm)
+    view = GraphView(
+        shard.to(comm.device), comm, codec_named(config.exchange.codec), make_schedule(config.exchange, blocks)
+    )
+    if sizes is not None:
+        view.restrict(sizes)
+    view.noise.seed = config.seed
     if shard.x is None:
         add_embedding(model, width, view.global_ids, config.seed)
-    return Worker(config, folder, comm, view, model.to(comm.device))
+    if isinstance(model, Stack):
+        model.rematerialise = config.memory.rematerialise
+    return Worker(config, folder, comm, view, model.to(comm.device), load)
+
+
+def spills(config: RunConfig, blocks: int) -> bool:
+    """Whether rows lie in files."""
+    if config.memory.spill != "auto":
+        return config.memory.spill == "always"
+    return config.exchange.schedule == "sequential" and config.workers == 1 and blocks > 1
+
+
+def restricts(config: RunConfig, model: nn.Module) -> bool:
+    """Whether a training pass may leave out rows that the loss does not depend on: not where statistics need all."""
+    crosses_rows = not isinstance(model, Stack) or any(isinstance(module, BatchNorm) for module in model.modules())
+    if crosses_rows and config.memory.restrict == "always":
+        raise UserError(
+            "memory.restrict=always leaves vertices out, but batch normalisation and models of your own may need all "
+            "of them: use memory.restrict=auto"
+        )
+    return config.memory.restrict != "never" and not crosses_rows
+
+
+def _restrict(config: RunConfig, shard: Shard, comm: Communicator) -> tuple[Shard, list[int] | None]:
+    """The shard in the order in which its rows are needed, and how many each layer needs; None where all are."""
+    masks = pick_masks(shard, config.train.split)
+    if shard.y is None or "train" not in masks:
+        return shard, None  # refused with a reason when training begins
+    reach = find_reach(shard, comm, masks["train"] & known(shard.y), config.model.layers)
+    if config.memory.restrict == "auto" and reach.spared < WORTH_RESTRICTING:
+        return shard, None
+    return order_by_depth(shard, comm, reach.depth), reach.sizes
+
+
+def _load(config: RunConfig, shard: Shard, model: nn.Module, width: int) -> Load:
+    widths = model.widths if isinstance(model, Stack) else [config.model.hidden, shard.num_classes]
+    return Load(
+        rows=shard.num_nodes,
+        halo=shard.num_halo,
+        edges=shard.num_edges,
+        widths=(width, *widths[-config.model.layers :]),
+        itemsize=getattr(torch, config.train.precision).itemsize,
+        workers=config.workers,
+        model=config.model.name,
+    )
 
 
 def train(run: Path, resume: bool, quiet: bool = False, config: RunConfig | None = None) -> int:
     """Trains, and writes the summary; returns the exit code."""
     started = time.perf_counter()
-    worker = open_worker(run, config)
+    worker = open_worker(run, config, training=True)
     config, comm = worker.config, worker.comm
     shows = comm.worker == 0 and not quiet
     with Console(config.train.epochs, show=shows) as console:
@@ -79,7 +142,13 @@ def train(run: Path, resume: bool, quiet: bool = False, config: RunConfig | None
         task = Task(
             worker.view, worker.model, config.train, config.optim, worker.folder, on_epoch=console.update, trace=trace
         )
-        outcome = fit(task, resume)
+        try:
+            with memory.spilled_activations():
+                outcome = fit(task, resume)
+        except (MemoryError, OSError, RuntimeError) as error:
+            if not ran_out(error):
+                raise
+            raise explain_failure(error, worker.load, config.exchange, config.memory) from error
     comm.on_wait = None
     _write_trace(worker, trace)
     summary = _summary(worker, outcome, time.perf_counter() - started)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tests.oracle import dense
 from tests.partition.drawn import RELATIONS
-from weft.aggregate import EdgeRows, GraphView
+from weft.aggregate import MATERIALISED, EdgeRows, GraphView, Schedule
 from weft.comm import Communicator, all_reduce_gradients, codec_named
 from weft.graph.graph import Graph
 from weft.layers import GAT, GCN, GIN, RGCN, SAGE, GATv2
@@ -39,6 +39,30 @@ class UserLayer(nn.Module):
         return self.lin(graph.aggregate(x, reduce="mean")) + self.root(graph.message(gated, x, reduce="sum"))
 
 
+class MessageLayer(nn.Module):
+    """Messages of every kind: softmax with learned logits, a maximum, and ones that read no source."""
+
+    def __init__(self, num_in: int, num_out: int) -> None:
+        super().__init__()
+        self.score = nn.Linear(2 * num_in, 2)
+        self.value = nn.Linear(num_in, 4)
+        self.log_scale = nn.Parameter(torch.randn(()))
+        self.own = nn.Linear(num_in, num_out)
+        self.unused = nn.Parameter(torch.randn(2))
+
+    def forward(self, graph: GraphView, x: Tensor) -> Tensor:
+        scale = self.log_scale.exp()  # made outside of the messages and used within, beside what it was made of
+
+        def attended(edges: EdgeRows) -> tuple[Tensor, Tensor]:
+            both = torch.cat([edges.src, edges.dst], 1)
+            return self.score(both) * scale + self.log_scale, self.value(edges.src)
+
+        soft = graph.message(attended, x, reduce="softmax")
+        largest = graph.message(lambda edges: self.value(edges.src) - scale, x, reduce="max")
+        at_home = graph.message(lambda edges: self.own(edges.dst), x, reduce="mean")
+        return soft + largest + at_home
+
+
 LAYERS = {
     "gcn": (lambda: GCN(WIDTH, OUT), dense.gcn),
     "gcn-narrow": (lambda: GCN(WIDTH, 2), dense.gcn),
@@ -54,6 +78,7 @@ LAYERS = {
     "rgcn": (lambda: RGCN(WIDTH, OUT, RELATIONS), dense.rgcn),
     "rgcn-bases": (lambda: RGCN(WIDTH, 2, RELATIONS, bases=2), dense.rgcn),
     "user": (lambda: UserLayer(WIDTH, OUT), dense.user),
+    "messages": (lambda: MessageLayer(WIDTH, OUT), dense.messages),
 }
 
 
@@ -93,9 +118,16 @@ def expected(name: str, graph: Any, dtype: torch.dtype) -> dict[str, Tensor]:
     return {"out": out.detach(), "loss": loss.detach(), "d x": x.grad, **grads}
 
 
-def worker(comm: Communicator, shards: list[Shard], names: list[str], dtype: torch.dtype, codec: str = "raw") -> Any:
+def worker(
+    comm: Communicator,
+    shards: list[Shard],
+    names: list[str],
+    dtype: torch.dtype,
+    codec: str = "raw",
+    schedule: Schedule = MATERIALISED,
+) -> Any:
     """Each layer's output and gradients for the rows that this worker owns; parameter gradients summed over workers."""
-    view = GraphView(shards[comm.worker], comm, codec_named(codec))
+    view = GraphView(shards[comm.worker], comm, codec_named(codec), schedule)
     results = {}
     for name in names:
         module = build(name, dtype)

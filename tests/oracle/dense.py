@@ -124,6 +124,21 @@ def user(p: dict[str, Tensor], graph: Graph, x: Tensor) -> Tensor:
     return mean(count, x) @ p["lin.weight"].t() + p["lin.bias"] + torch.stack(gated) @ p["root.weight"].t()
 
 
+def messages(p: dict[str, Tensor], graph: Graph, x: Tensor) -> Tensor:
+    """What tests.oracle.cases.MessageLayer does."""
+    count, _ = dense(graph, x.dtype)
+    n, scale = len(x), p["log_scale"].exp()
+    both = torch.cat([x[None].expand(n, n, -1), x[:, None].expand(n, n, -1)], -1)  # [dst, src, 2 D]: source first
+    logits = (both @ p["score.weight"].t() + p["score.bias"]) * scale + p["log_scale"]
+    value = x @ p["value.weight"].t() + p["value.bias"]
+    weight = torch.where((count > 0)[..., None], count[..., None] * logits.exp(), 0.0)
+    share = weight / weight.sum(1, keepdim=True).clamp(min=1e-300)
+    soft = torch.einsum("ijh,jhd->ihd", share, value.view(n, 2, -1)).flatten(1)
+    at_home = (x @ p["own.weight"].t() + p["own.bias"]) * (count.sum(1, keepdim=True) > 0)
+    largest = maximum(count, value - scale)
+    return soft + largest + at_home
+
+
 def parameters(module: nn.Module) -> dict[str, Tensor]:
     """Fresh leaves with a module's values."""
     return {name: tensor.detach().clone().requires_grad_() for name, tensor in module.named_parameters()}

@@ -9,6 +9,7 @@ from torch import Tensor
 from weft import kernels
 from weft.errors import UserError
 from weft.graph.graph import CSR
+from weft.partition.shard import filter_csr
 
 NEW_LOOP = {"weight": 1, "relation": -1, "features": 0}  # what an added self-loop carries
 
@@ -22,13 +23,21 @@ class Block:
     col_scale: Tensor | None = None  # [M]
 
     @cached_property
-    def transposed(self) -> tuple[Tensor, Tensor, Tensor]:
-        """indptr [M+1], indices [E] of the reversed edges, and each one's position among the forward edges."""
-        return kernels.transpose_csr(self.csr.indptr, self.csr.indices, self.csr.num_cols)
+    def transposed(self) -> tuple[Tensor, Tensor]:
+        """indptr [M+1], indices [E] of the reversed edges."""
+        indptr, indices, order = kernels.transpose_csr(self.csr.indptr, self.csr.indices, self.csr.num_cols)
+        if self.csr.weight is not None:
+            self.__dict__["transposed_weight"] = self.csr.weight[order]
+        return indptr, indices
 
     @cached_property
     def transposed_weight(self) -> Tensor | None:
-        return None if self.csr.weight is None else self.csr.weight[self.transposed[2]]
+        return None if self.csr.weight is None else self.csr.weight[self.transposed_order]
+
+    @cached_property
+    def transposed_order(self) -> Tensor:
+        """Each reversed edge's position among the forward edges, int64 [E]: large, so made only where it is read."""
+        return kernels.transpose_csr(self.csr.indptr, self.csr.indices, self.csr.num_cols)[2]
 
     @cached_property
     def destinations(self) -> Tensor:
@@ -39,8 +48,9 @@ class Block:
     def scaled(self, row_scale: Tensor | None, col_scale: Tensor | None, weight: Tensor | None) -> "Block":
         """The same edges with other coefficients; the transpose, once made, is shared."""
         block = Block(replace(self.csr, weight=weight), row_scale, col_scale)
-        if "transposed" in self.__dict__:
-            block.__dict__["transposed"] = self.transposed
+        for name in ("transposed", "transposed_order", "destinations"):
+            if name in self.__dict__:
+                block.__dict__[name] = self.__dict__[name]
         return block
 
     def cast(self, dtype: torch.dtype) -> "Block":
@@ -51,6 +61,48 @@ class Block:
             return None if tensor is None else tensor.to(wanted)
 
         return self.scaled(to(self.row_scale), to(self.col_scale), to(self.csr.weight))
+
+    def first_rows(self, num_rows: int) -> "Block":
+        """The edges into the first rows; nothing is copied."""
+        if num_rows == self.csr.num_rows:
+            return self
+        row_scale = None if self.row_scale is None else self.row_scale[:num_rows]
+        return Block(self.csr.first_rows(num_rows), row_scale, self.col_scale)
+
+    def first_columns(self, num_cols: int) -> "Block":
+        """The same edges, where none comes from a later column."""
+        if num_cols == self.csr.num_cols:
+            return self
+        col_scale = None if self.col_scale is None else self.col_scale[:num_cols]
+        return Block(replace(self.csr, num_cols=num_cols), self.row_scale, col_scale)
+
+    def renumbered(self, column: Tensor, num_cols: int) -> "Block":
+        """Column j becomes column[j] (int32 [M]); those that no edge reads may be -1."""
+        if num_cols == self.csr.num_cols:
+            return self
+        col_scale = None if self.col_scale is None else self.col_scale[column >= 0]
+        indices = column[self.csr.indices.long()]
+        return Block(replace(self.csr, indices=indices, num_cols=num_cols), self.row_scale, col_scale)
+
+    def padded(self, num_rows: int) -> "Block":
+        """More rows at the end, without edges."""
+        more = num_rows - self.csr.num_rows
+        if more == 0:
+            return self
+        row_scale = self.row_scale
+        if row_scale is not None:
+            row_scale = torch.cat([row_scale, row_scale.new_zeros(more)])
+        indptr = torch.cat([self.csr.indptr, self.csr.indptr[-1:].expand(more)])
+        return Block(replace(self.csr, indptr=indptr), row_scale, self.col_scale)
+
+
+def take_columns(csr: CSR, chosen: slice) -> CSR:
+    """The edges whose column lies in a span, which is counted from its start."""
+    if chosen == slice(0, csr.num_cols):
+        return csr
+    keep = (csr.indices >= chosen.start) & (csr.indices < chosen.stop)
+    block = filter_csr(csr, keep)
+    return replace(block, indices=block.indices - chosen.start, num_cols=chosen.stop - chosen.start)
 
 
 def with_self_loops(csr: CSR) -> CSR:

@@ -47,6 +47,15 @@ class Noise:
         """Starts a forward pass of this epoch; None: evaluation, where nothing is dropped."""
         self._epoch, self._call = epoch, 0
 
+    @property
+    def place(self) -> tuple[int | None, int]:
+        """Where the pass is; setting it makes the draws from there on happen again."""
+        return self._epoch, self._call
+
+    @place.setter
+    def place(self, place: tuple[int | None, int]) -> None:
+        self._epoch, self._call = place
+
     def next_key(self) -> int | None:
         if self._epoch is None:
             return None

@@ -49,7 +49,7 @@ class Reducer(Protocol):
         """Writes the gradient of this block's source rows to `into`."""
         ...
 
-    def finish_backward(self, state: State) -> Tensors:
+    def finish_backward(self, state: State) -> tuple[Tensor | None, ...]:
         """Gradients of the `dst` tensors."""
         ...
 
@@ -89,7 +89,7 @@ class Sum:
     def backward_block(
         self, state: Tensor, block: Block, sides: Sides, dst: Tensors, src: Tensors, into: Tensors
     ) -> None:
-        indptr, indices, _ = block.transposed
+        indptr, indices = block.transposed
         kernels.spmm(indptr, indices, state, block.transposed_weight, block.col_scale, block.row_scale, out=into[0])
 
     def finish_backward(self, state: Tensor) -> Tensors:
@@ -120,7 +120,7 @@ class Max:
     def backward_block(
         self, state: Tensors, block: Block, sides: Sides, dst: Tensors, src: Tensors, into: Tensors
     ) -> None:
-        indptr, indices, _ = block.transposed
+        indptr, indices = block.transposed
         out, grad_share = state
         into[0].zero_()
         kernels.max_backward(indptr, indices, src[0], block.transposed_weight, out, grad_share, into[0])
@@ -179,8 +179,8 @@ class Attention(_Attention):
         for tensor in into:
             tensor.zero_()
         kernels.gat_backward(
-            csr.indptr, csr.indices, *block.transposed, dst[0], src[1], src[0], self.slope, m, denominator, delta,
-            grad, d_target, into[1], into[0], dropout=self._mask(sides),
+            csr.indptr, csr.indices, *block.transposed, block.transposed_order, dst[0], src[1], src[0], self.slope, m,
+            denominator, delta, grad, d_target, into[1], into[0], dropout=self._mask(sides),
         )  # fmt: skip
 
     def finish_backward(self, state: State) -> Tensors:
@@ -210,8 +210,8 @@ class DynamicAttention(_Attention):
         csr = block.csr
         into[0].zero_()
         kernels.gatv2_backward(
-            csr.indptr, csr.indices, *block.transposed, dst[0], src[0], dst[1], self.slope, m, denominator, delta,
-            grad, d_query, into[0], d_att, dropout=self._mask(sides),
+            csr.indptr, csr.indices, *block.transposed, block.transposed_order, dst[0], src[0], dst[1], self.slope, m,
+            denominator, delta, grad, d_query, into[0], d_att, dropout=self._mask(sides),
         )  # fmt: skip
 
     def finish_backward(self, state: State) -> Tensors:

@@ -4,64 +4,91 @@ A layer written against `GraphView` does not know how many workers there are, wh
 on the wire: `aggregate`, `attend` and `message` are differentiable and mean the same under each of them.
 """
 
-from collections.abc import Callable
-from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from weft import kernels
 from weft.aggregate import schedules
-from weft.aggregate.blocks import Block, by_relation, row_sums, with_self_loops
+from weft.aggregate.elementwise import Dropout, EluDropout, ReluDropout
+from weft.aggregate.messages import MessageFn, MessageReduce, Messages, inspect
 from weft.aggregate.noise import Noise
-from weft.aggregate.reducers import Attention, AttentionDropout, DynamicAttention, Max, Reducer, Sides, Sum
-from weft.aggregate.schedules import Edges
-from weft.comm import Codec, Communicator, InFlight, build_route, exchange, raw, start_exchange
+from weft.aggregate.reducers import Attention, AttentionDropout, DynamicAttention, Max, Reducer, Sum
+from weft.aggregate.replay import Tape
+from weft.aggregate.schedules import Aggregate, Wire
+from weft.aggregate.topology import MATERIALISED, By, Edges, Level, Reduce, Schedule, Topology, Weight
+from weft.comm import Codec, Communicator, raw
 from weft.errors import UserError
-from weft.graph.graph import EDGE_DATA
 from weft.partition import Shard
 
-Reduce = Literal["sum", "mean", "max"]
-Weight = Literal["edge", "symmetric"] | Tensor | None
-By = Literal["relation"] | None
 
+@dataclass
+class Pass:
+    """What all views of one worker share, and what changes from pass to pass."""
 
-class EdgeRows(NamedTuple):
-    """What a message function sees: one row per edge."""
-
-    src: Tensor  # [E, D] rows of the sources
-    dst: Tensor  # [E, D] rows of the destinations
-    weight: Tensor | None  # [E] the graph's edge weights
-    relation: Tensor | None = None  # int64 [E] the kind of each edge
-    features: Tensor | None = None  # [E, F]
+    comm: Communicator
+    codec: Codec
+    noise: Noise = field(default_factory=lambda: Noise(seed=0))
+    tape: Tape | None = None
 
 
 class GraphView:
-    """One worker's side of the graph: N owned rows, H halo rows that other workers own."""
+    """One worker's side of the graph: N owned rows, and those of other workers that its edges read."""
 
-    def __init__(self, shard: Shard, comm: Communicator | None = None, codec: Codec = raw) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        comm: Communicator | None = None,
+        codec: Codec = raw,
+        schedule: Schedule = MATERIALISED,
+    ) -> None:
         self.shard = shard
-        self.comm = comm or Communicator.alone()
+        self._pass = Pass(comm or Communicator.alone(), codec)
         assert self.comm.num_workers == shard.num_workers, "a shard belongs to a run of its own worker count"
-        self.codec = codec
-        self.noise = Noise(seed=0)
+        self.topology = Topology(shard, self.comm, schedule)
         self.constant: Tensor | None = None
         self._cached: dict[Any, Tensor] = {}
+        self._whole = self  # of a level: the view that it is a part of
         self._forward_kind = "hidden_forward"
-        self._edges: dict[Any, Edges] = {}
-        self._route = build_route(self.comm, shard.halo_rows, shard.halo_counts, self.num_rows)
-        self._route_home = self._route.transpose()
+        self._levels: list[GraphView] = []
+        self._square: GraphView | None = None
+        self._restricted = False
 
     # -- what is here ------------------------------------------------------------------------------------------
 
     @property
+    def comm(self) -> Communicator:
+        return self._pass.comm
+
+    @property
+    def noise(self) -> Noise:
+        return self._pass.noise
+
+    @property
+    def codec(self) -> Codec:
+        return self._pass.codec
+
+    @codec.setter
+    def codec(self, codec: Codec) -> None:
+        self._pass.codec = codec
+
+    @property
     def num_rows(self) -> int:
-        return self.shard.global_ids.numel()
+        """Rows of x."""
+        return self.topology.num_in
+
+    @property
+    def num_out(self) -> int:
+        """Rows of an aggregate: as many as x has, but for the levels of a restricted training pass."""
+        return self.topology.num_out
 
     @property
     def num_halo(self) -> int:
-        return self.shard.halo_ids.numel()
+        return self.shard.num_halo
 
     @property
     def num_relations(self) -> int:
@@ -69,26 +96,68 @@ class GraphView:
         return self.shard.num_relations
 
     @property
-    def exchanges(self) -> bool:
-        """Whether this run has other workers; then each takes part in every exchange, also with nothing to send."""
-        return self.comm.num_workers > 1
+    def global_ids(self) -> Tensor:
+        return self.topology.ids
 
     @property
-    def global_ids(self) -> Tensor:
-        return self.shard.global_ids
-
-    @cached_property
     def in_degrees(self) -> Tensor:
-        """Number of in-edges of each owned vertex over the whole graph, int64 [N]."""
-        return self.shard.local.degrees() + self.shard.remote.degrees()
+        """Number of in-edges of each row that comes out, over the whole graph, int64 [N]."""
+        return self.topology.in_degrees
 
-    @cached_property
-    def local_sides(self) -> Sides:
-        return Sides(self.shard.global_ids, self.shard.global_ids)
+    def own(self, x: Tensor) -> Tensor:
+        """The rows of x that an aggregate has too: its first ones."""
+        return x if x.shape[0] == self.num_out else x[: self.num_out]
 
-    @cached_property
-    def remote_sides(self) -> Sides:
-        return Sides(self.shard.global_ids, self.shard.halo_ids)
+    # -- levels ------------------------------------------------------------------------------------------------
+
+    def restrict(self, sizes: Sequence[int]) -> None:
+        """Prepares passes that compute only what a loss on the first rows needs.
+
+        sizes[k]: how many of the first rows layer k reads; sizes[k + 1] how many come out of it. Every worker calls
+        it with as many sizes.
+        """
+        self._levels = []
+        for num_in, num_out in pairwise(sizes):
+            self._levels.append(self._level(Level(self.topology, num_in, num_out)))
+
+    def _level(self, topology: Topology) -> "GraphView":
+        view = object.__new__(GraphView)
+        view.__dict__.update(self.__dict__)
+        view.topology, view._levels, view._cached, view._square = topology, [], {}, None
+        return view
+
+    @contextmanager
+    def restricted(self) -> Iterator[None]:
+        """A training pass: layers see their level only."""
+        self._restricted = bool(self._levels)
+        try:
+            yield
+        finally:
+            self._restricted = False
+
+    def level(self, depth: int) -> "GraphView":
+        """What layer `depth` of a stack works on."""
+        return self._levels[depth] if self._restricted else self
+
+    def squared(self) -> "GraphView":
+        """This level with as many rows coming out as going in, for layers that rely on it."""
+        if self.num_rows == self.num_out:
+            return self
+        if self._square is None:
+            topology = self.topology
+            assert isinstance(topology, Level)
+            self._square = self._level(Level(topology.base, topology.num_in, topology.num_out, square=True))
+        return self._square
+
+    def enter(self, x: Tensor) -> Tensor:
+        """The rows of the input that this level reads."""
+        if x.shape[0] == self.num_rows:
+            return x
+        if x is not self._whole.constant:
+            return x[: self.num_rows]
+        if self.constant is None or self.constant is x:
+            self.constant = x[: self.num_rows]
+        return self.constant
 
     # -- verbs -------------------------------------------------------------------------------------------------
 
@@ -106,53 +175,48 @@ class GraphView:
             return self._aggregate_once(x, reduce, weight, by)
         if reduce not in ("sum", "mean", "max"):
             raise UserError(f"aggregate(reduce={reduce!r}) is not known: choose sum, mean or max")
-        if by is not None:
-            self._check_by(by, weight, into)
-        edges = self._edges_for(reduce, weight, x.dtype, by)
+        edges = self.topology.edges(reduce, weight, x.dtype, by)
         reducer: Reducer = Max() if reduce == "max" else Sum()
         if by is not None:
-            return _run(self, reducer, edges, (), (x,)).view(self.num_rows, self.num_relations * x.shape[1])
+            if into is not None:
+                raise UserError('aggregate(by="relation") has no `into`: add its result yourself')
+            return self._run(reducer, edges, (), (x,)).view(self.num_out, self.num_relations * x.shape[1])
         if into is None:
-            return _run(self, reducer, edges, (), (x,))
+            return self._run(reducer, edges, (), (x,))
         assert reduce != "max", "only sums can be added to what is there"
-        return _run(self, reducer, edges, (into,), (x,))
+        return self._run(reducer, edges, (into,), (x,))
 
     def attend(
         self, values: Tensor, source: Tensor, target: Tensor, slope: float = 0.2, dropout: float = 0.0
     ) -> Tensor:
         """Attention of GAT over in-edges and one self-loop: softmax of leaky_relu(target_i + source_j), [N, H*D].
 
-        values [N, H*D]; source, target [N, H] are each vertex's logit terms.
+        values [N, H*D]; source, target [N, H] are each vertex's logit terms; of target, own rows only.
         """
         reducer = Attention(source.shape[1], slope, self._attention_dropout(dropout))
-        return _run(self, reducer, self._edges_for("attend", None, values.dtype), (target,), (values, source))
+        return self._run(reducer, self.topology.edges("attend", None, values.dtype), (target,), (values, source))
 
     def attend_dynamic(
         self, query: Tensor, key: Tensor, att: Tensor, slope: float = 0.2, dropout: float = 0.0
     ) -> Tensor:
         """Attention of GATv2: softmax of att . leaky_relu(query_i + key_j) [H, D], values are the keys [N, H*D]."""
         reducer = DynamicAttention(att.shape[0], slope, self._attention_dropout(dropout))
-        return _run(self, reducer, self._edges_for("attend", None, key.dtype), (query, att), (key,))
+        return self._run(reducer, self.topology.edges("attend", None, key.dtype), (query, att), (key,))
 
-    def message(self, fn: Callable[[EdgeRows], Tensor], x: Tensor, reduce: Reduce = "sum") -> Tensor:
-        """Any differentiable message: fn sees both ends' rows of every edge and returns [E, D'] to be reduced."""
-        rows = torch.cat([x, self.halo(x)]) if self.exchanges else x
-        source, destination, carried = self._edge_list
-        if x.dtype == torch.float64:
-            carried = {name: data.double() if data.is_floating_point() else data for name, data in carried.items()}
-        messages = fn(EdgeRows(rows[source], x[destination], *(carried.get(name) for name in EDGE_DATA)))
-        out = messages.new_zeros(self.num_rows, *messages.shape[1:])
-        if reduce == "max":
-            index = destination.view(-1, *[1] * (messages.dim() - 1)).expand_as(messages)
-            return out.scatter_reduce(0, index, messages, "amax", include_self=False)
-        out = out.index_add(0, destination, messages)
-        if reduce == "mean":
-            out = out / self.in_degrees.clamp(min=1).to(out.dtype).view(-1, *[1] * (out.dim() - 1))
-        return out
+    def message(self, fn: MessageFn, x: Tensor, reduce: MessageReduce = "sum") -> Tensor:
+        """Any differentiable message: fn sees both ends' rows of every edge and returns [E, ...] to be reduced.
 
-    def halo(self, x: Tensor) -> Tensor:
-        """The rows of x that other workers own and this one's edges read, [H, D]; differentiable."""
-        return exchange(x, self._route, self.comm, self.codec, "halo rows")
+        With "softmax" it returns logits [E, H] and values [E, H*D], and each head's values are averaged by the
+        softmax of their logits over a vertex's in-edges. fn works row by row and may use any tensors that train.
+        """
+        if reduce not in ("sum", "mean", "max", "softmax"):
+            raise UserError(f"message(reduce={reduce!r}) is not known: choose sum, mean, max or softmax")
+        edges = self.topology.plain
+        signature = inspect(fn, x, edges.own[0], reduce)
+        reducer = Messages(fn, reduce, signature, self.in_degrees)
+        src = (x,) if signature.reads_src else ()
+        out = self._run(reducer, edges, (self.own(x), *signature.captured), src)
+        return out.view(-1, *signature.shapes[-1])
 
     # -- noise and elementwise work, the same for any placement -------------------------------------------------
 
@@ -161,22 +225,25 @@ class GraphView:
         key = self.noise.next_key()
         if key is None or p == 0.0:
             return x
-        out: Tensor = _Dropout.apply(x, self.global_ids, p, key)  # type: ignore[no-untyped-call]
+        out: Tensor = Dropout.apply(x, self._ids_of(x), p, key)  # type: ignore[no-untyped-call]
         return out
 
     def relu_dropout_(self, x: Tensor, bias: Tensor | None, p: float) -> Tensor:
         """relu(x + bias), then dropout, in one pass and in place."""
         key = self.noise.next_key()
         p = 0.0 if key is None else p
-        out: Tensor = _ReluDropout.apply(x, bias, self.global_ids, p, key or 0)  # type: ignore[no-untyped-call]
+        out: Tensor = ReluDropout.apply(x, bias, self._ids_of(x), p, key or 0)  # type: ignore[no-untyped-call]
         return out
 
     def elu_dropout(self, x: Tensor, bias: Tensor | None, p: float) -> Tensor:
         """elu(x + bias), then dropout; x stays as it is, for those that still need it."""
         key = self.noise.next_key()
         p = 0.0 if key is None else p
-        out: Tensor = _EluDropout.apply(x, bias, self.global_ids, p, key or 0)  # type: ignore[no-untyped-call]
+        out: Tensor = EluDropout.apply(x, bias, self._ids_of(x), p, key or 0)  # type: ignore[no-untyped-call]
         return out
+
+    def _ids_of(self, x: Tensor) -> Tensor:
+        return self.global_ids[: x.shape[0]]
 
     def _attention_dropout(self, p: float) -> AttentionDropout | None:
         key = self.noise.next_key()
@@ -187,8 +254,9 @@ class GraphView:
     def hold_constant(self, x: Tensor) -> None:
         """Declares x, this very tensor, unchanging: its aggregates are computed (and exchanged) once."""
         assert not x.requires_grad, "a tensor that trains is not constant"
-        self.constant = x
-        self._cached.clear()
+        for view in (self, *self._levels):
+            view.constant = x if view is self else None
+            view._cached.clear()
 
     def is_constant(self, x: Tensor) -> bool:
         return x is self.constant
@@ -196,130 +264,46 @@ class GraphView:
     def _aggregate_once(self, x: Tensor, reduce: Reduce, weight: Weight, by: By) -> Tensor:
         name = (reduce, weight, by)
         if name not in self._cached:
+            if self._whole is not self:
+                whole = self._whole
+                assert whole.constant is not None
+                self._cached[name] = whole._aggregate_once(whole.constant, reduce, weight, by)[: self.num_out]
+                return self._cached[name]
             self.constant, self._forward_kind = None, "features"
-            with torch.no_grad():
+            with torch.no_grad(), self.taped(None):
                 self._cached[name] = self.aggregate(x, reduce, weight, by=by)
             self.constant, self._forward_kind = x, "hidden_forward"
         return self._cached[name]
 
-    # -- edges and their coefficients ---------------------------------------------------------------------------
+    # -- running reducers ----------------------------------------------------------------------------------------
 
-    def _check_by(self, by: By, weight: Weight, into: Tensor | None) -> None:
-        if by != "relation":
-            raise UserError(f"aggregate(by={by!r}) is not known: choose relation, or leave it out")
-        if not self.num_relations:
-            raise UserError(
-                f"{self.shard.graph_name} has edges of one kind, so that none can be told apart by relation: ingest it "
-                "with --relation-column"
-            )
-        if isinstance(weight, Tensor) or weight == "symmetric" or into is not None:
-            raise UserError('aggregate(by="relation") takes no weight but "edge", and no `into`')
+    @contextmanager
+    def taped(self, tape: Tape | None) -> Iterator[None]:
+        """Results of aggregations are recorded on the tape, or handed out from it."""
+        before, self._pass.tape = self._pass.tape, tape
+        try:
+            yield
+        finally:
+            self._pass.tape = before
 
-    def _edges_for(self, reduce: str, weight: Weight, dtype: torch.dtype, by: By = None) -> Edges:
-        if isinstance(weight, Tensor):
-            return self._edges_with(weight, reduce, dtype)
-        name = (reduce, weight, dtype == torch.float64, by)
-        if name not in self._edges:
-            made = self._looped_edges() if weight == "symmetric" or reduce == "attend" else self._plain_edges()
-            if by == "relation":
-                made = self._relation_edges()
-            if reduce == "attend" or weight is None:
-                made = _without_weights(made)
-            if weight == "symmetric":
-                if reduce != "sum":
-                    raise UserError('weight="symmetric" is a sum with fixed coefficients: use reduce="sum"')
-                made = self._symmetric(made)
-            elif reduce == "mean":
-                made = _mean(made)
-            self._edges[name] = Edges(made.local.cast(dtype), made.remote.cast(dtype))
-        return self._edges[name]
+    def once(self, make: Any) -> Any:
+        """What `make()` gives; where a layer is computed again in the backward pass, what it gave before."""
+        return make() if self._pass.tape is None else self._pass.tape.result(make)
 
-    def _edges_with(self, weight: Tensor, reduce: str, dtype: torch.dtype) -> Edges:
-        if weight.requires_grad:
-            raise UserError("aggregate's weight is constant: for weights that train use graph.message")
-        local, remote = self._plain_edges().local, self._plain_edges().remote
-        expected = local.csr.num_edges + remote.csr.num_edges
-        if weight.shape != (expected,):
-            raise UserError(f"weight has shape {tuple(weight.shape)}, this shard has {expected} edges")
-        first, second = weight[: local.csr.num_edges], weight[local.csr.num_edges :]
-        made = Edges(local.scaled(None, None, first), remote.scaled(None, None, second))
-        if reduce == "mean":
-            made = _mean(made)
-        return Edges(made.local.cast(dtype), made.remote.cast(dtype))
+    @property
+    def replaying(self) -> bool:
+        return self._pass.tape is not None and self._pass.tape.replaying
 
-    def _plain_edges(self) -> Edges:
-        if "plain" not in self._edges:
-            self._edges["plain"] = Edges(Block(self.shard.local), Block(self.shard.remote))
-        return self._edges["plain"]
+    def wire(self) -> Wire:
+        return Wire(self.codec, self._forward_kind)
 
-    def _relation_edges(self) -> Edges:
-        """The graph with a row for every (vertex, relation)."""
-        if "relation" not in self._edges:
-            blocks = (Block(by_relation(csr, self.num_relations)) for csr in (self.shard.local, self.shard.remote))
-            self._edges["relation"] = Edges(*blocks)
-        return self._edges["relation"]
-
-    def _looped_edges(self) -> Edges:
-        """The graph with one self-loop per vertex, which is always local."""
-        if "looped" not in self._edges:
-            self._edges["looped"] = Edges(Block(with_self_loops(self.shard.local)), self._plain_edges().remote)
-        return self._edges["looped"]
-
-    def _symmetric(self, edges: Edges) -> Edges:
-        degrees = row_sums(edges.local.csr) + row_sums(edges.remote.csr)
-        scale = torch.where(degrees > 0, degrees.clamp(min=1e-300).rsqrt(), 0.0)
-        halo_scale = scale[:0]
-        if self.exchanges:
-            rows = scale.unsqueeze(1)
-            flight = start_exchange(self.comm, self._route, rows, raw, "topology", "vertex degrees")
-            halo_scale = flight.finish().squeeze(1)
-        return Edges(
-            edges.local.scaled(scale, scale, edges.local.csr.weight),
-            edges.remote.scaled(scale, halo_scale, edges.remote.csr.weight),
-        )
-
-    @cached_property
-    def _edge_list(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Source rows (halo behind own rows) and destination rows of all edges, int64 [E], and what the edges carry."""
-        local, remote = Block(self.shard.local), Block(self.shard.remote)
-        source = torch.cat([local.csr.indices.long(), remote.csr.indices.long() + self.num_rows])
-        destination = torch.cat([local.destinations, remote.destinations])
-        theirs = remote.csr.edge_data
-        carried = {name: torch.cat([data, theirs[name]]) for name, data in local.csr.edge_data.items()}
-        if "relation" in carried:  # an index into what a layer has per relation
-            carried["relation"] = carried["relation"].long()
-        return source, destination, carried
-
-    # -- exchange, for the schedules ----------------------------------------------------------------------------
-
-    def start_halo(self, x: Tensor) -> InFlight:
-        return start_exchange(self.comm, self._route, x, self.codec, self._forward_kind, "halo rows")
-
-    def start_home(self, d_halo: Tensor, into: Tensor) -> InFlight:
-        return start_exchange(
-            self.comm, self._route_home, d_halo, self.codec, "hidden_backward", "halo gradients", out=into
-        )
-
-
-def _without_weights(edges: Edges) -> Edges:
-    return Edges(edges.local.scaled(None, None, None), edges.remote.scaled(None, None, None))
-
-
-def _mean(edges: Edges) -> Edges:
-    total = row_sums(edges.local.csr) + row_sums(edges.remote.csr)
-    scale = torch.where(total != 0, 1.0 / total, 0.0)
-    return Edges(
-        edges.local.scaled(scale, None, edges.local.csr.weight),
-        edges.remote.scaled(scale, None, edges.remote.csr.weight),
-    )
-
-
-def _run(view: GraphView, reducer: Reducer, edges: Edges, dst: tuple[Tensor, ...], src: tuple[Tensor, ...]) -> Tensor:
-    for tensor in (*dst[:1], *src):
-        if tensor.shape[0] != view.num_rows:
-            raise UserError(f"expected one row per owned vertex ({view.num_rows}), got {tuple(tensor.shape)}")
-    out: Tensor = _Aggregate.apply(view, reducer, edges, len(dst), *dst, *src)  # type: ignore[no-untyped-call]
-    return out
+    def _run(self, reducer: Reducer, edges: Edges, dst: tuple[Tensor, ...], src: tuple[Tensor, ...]) -> Tensor:
+        for rows, tensors in ((self.num_out, dst[:1]), (self.num_rows, src)):
+            for tensor in tensors:
+                if tensor.shape[0] != rows:
+                    raise UserError(f"expected one row per owned vertex ({rows}), got {tuple(tensor.shape)}")
+        out: Tensor = _Aggregate.apply(self, reducer, edges, len(dst), *dst, *src)  # type: ignore[no-untyped-call]
+        return out
 
 
 class _Aggregate(torch.autograd.Function):
@@ -328,68 +312,44 @@ class _Aggregate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, view: GraphView, reducer: Reducer, edges: Edges, num_dst: int, *tensors: Tensor) -> Tensor:
         dst, src = tensors[:num_dst], tuple(tensor.contiguous() for tensor in tensors[num_dst:])
-        out, kept, halo = schedules.forward(view, reducer, edges, dst, src)
-        if isinstance(reducer, Sum) and dst:
+        ctx.wire = view.wire()
+
+        def aggregate() -> Aggregate:
+            done = schedules.forward(view.topology, ctx.wire, reducer, edges, dst, src)
+            return done if view._pass.tape is None else done._replace(out=done.out.detach())
+
+        done: Aggregate = view.once(aggregate)
+        in_place = isinstance(reducer, Sum) and bool(dst)
+        if in_place and not view.replaying:
             ctx.mark_dirty(dst[0])
-        ctx.view, ctx.reducer, ctx.edges = view, reducer, edges
+            done = done._replace(out=dst[0])
+        ctx.view, ctx.reducer, ctx.edges, ctx.num_dst = view, reducer, edges, num_dst
         ctx.widths = [tensor.shape[1] for tensor in src]
-        ctx.sizes = (num_dst, len(src), len(kept)) if reducer.reads_sources else (0, 0, 0)
-        ctx.num_dst = num_dst
-        if reducer.reads_sources:
-            ctx.save_for_backward(out, *dst, *src, *kept, *halo)
-        return out
+        if reducer.reads_sources or not isinstance(reducer, Sum):
+            ctx.counts = (len(dst), len(src), len(done.state), [len(rows) for rows in done.halo])
+            ctx.save_for_backward(done.out, *dst, *src, *done.state, *(tensor for rows in done.halo for tensor in rows))
+        return done.out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        num_dst, num_src, num_kept = ctx.sizes
-        out, rest = (saved[0], saved[1:]) if saved else (grad, ())
-        dst, rest = rest[:num_dst], rest[num_dst:]
-        src, rest = rest[:num_src], rest[num_src:]
-        kept, halo = rest[:num_kept], rest[num_kept:]
+        grad = grad.contiguous()
+        wants_src = any(ctx.needs_input_grad[4 + ctx.num_dst :])
+        if isinstance(ctx.reducer, Sum) and not wants_src:
+            return (None, None, None, None, *[grad] * ctx.num_dst, *[None] * len(ctx.widths))
+        dst: tuple[Tensor, ...] = ()
+        src: tuple[Tensor, ...] = ()
+        done = Aggregate(grad, (), ())
+        if ctx.saved_tensors:
+            saved = iter(ctx.saved_tensors)
+
+            def take(count: int) -> tuple[Tensor, ...]:
+                return tuple(next(saved) for _ in range(count))
+
+            num_dst, num_src, num_state, num_halo = ctx.counts
+            (out,) = take(1)
+            dst, src, state = take(num_dst), take(num_src), take(num_state)
+            done = Aggregate(out, state, tuple(take(count) for count in num_halo))
         d_dst, d_src = schedules.backward(
-            ctx.view, ctx.reducer, ctx.edges, grad.contiguous(), out, kept, dst, src, halo, ctx.widths
+            ctx.view.topology, ctx.wire, ctx.reducer, ctx.edges, grad, done, dst, src, ctx.widths, wants_src
         )
-        return (None, None, None, None, *d_dst[: ctx.num_dst], *d_src)
-
-
-class _Dropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
-        ctx.ids, ctx.p, ctx.key = ids, p, key
-        return kernels.dropout_rows(x, ids, p, key)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return kernels.dropout_rows(grad.contiguous(), ctx.ids, ctx.p, ctx.key), None, None, None
-
-
-class _EluDropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor | None, ids: Tensor, p: float, key: int) -> Tensor:
-        out = kernels.bias_elu_dropout(x, bias, ids, p, key)
-        ctx.save_for_backward(out)
-        ctx.ids, ctx.p, ctx.key, ctx.has_bias = ids, p, key, bias is not None
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (out,) = ctx.saved_tensors
-        grad = kernels.elu_dropout_backward(grad.contiguous(), out, ctx.ids, ctx.p, ctx.key)
-        return grad, grad.sum(0) if ctx.has_bias else None, None, None, None
-
-
-class _ReluDropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor | None, ids: Tensor, p: float, key: int) -> Tensor:
-        kernels.bias_relu_dropout_(x, bias, ids, p, key)
-        ctx.mark_dirty(x)
-        ctx.save_for_backward(x)
-        ctx.p, ctx.has_bias = p, bias is not None
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (out,) = ctx.saved_tensors
-        grad = kernels.relu_dropout_backward(grad.contiguous(), out, ctx.p)
-        return grad, grad.sum(0) if ctx.has_bias else None, None, None, None
+        return (None, None, None, None, *d_dst[: ctx.num_dst], *(d_src if wants_src else [None] * len(d_src)))

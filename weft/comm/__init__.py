@@ -5,7 +5,7 @@ from weft.comm.communicator import DEFAULT_DEADLINE_SECONDS, KINDS, Communicator
 from weft.comm.exchange import InFlight, exchange, start_exchange
 from weft.comm.gradients import all_reduce_gradients
 from weft.comm.process import run_worker
-from weft.comm.route import Route, build_route
+from weft.comm.route import Route, Rows, build_route
 
 __all__ = [
     "DEFAULT_DEADLINE_SECONDS",
@@ -15,6 +15,7 @@ __all__ = [
     "InFlight",
     "Pending",
     "Route",
+    "Rows",
     "all_reduce_gradients",
     "bf16",
     "build_route",

@@ -35,7 +35,6 @@ DEFAULT_DEADLINE_SECONDS = 300.0
 # A gloo message is one iovec to the socket and is counted in signed 32-bit numbers in places, and the kernel moves
 # at most 2^31 - 4096 bytes a call: longer messages travel as several.
 MAX_MESSAGE_BYTES = 1 << 30
-MAX_SPARE_SIZES = 64  # of workspaces kept for reuse
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
@@ -97,7 +96,6 @@ class Communicator:
         # flight cannot mix, and workers that have nothing to say to each other need not keep in step.
         self._sent_count = [0] * num_workers
         self._received_count = [0] * num_workers
-        self._spare: dict[int, list[Tensor]] = {}
         self.flat_gradients: dict[tuple[int, ...], Tensor] = {}  # kept by all_reduce_gradients
 
     @classmethod
@@ -235,18 +233,6 @@ class Communicator:
         if self.backend is not None and dist.is_initialized():
             with suppress(RuntimeError):
                 dist.destroy_process_group()
-
-    # -- workspaces ---------------------------------------------------------------------------------------------
-
-    def borrow(self, num_bytes: int) -> Tensor:
-        """A uint8 buffer on `device`, reused between exchanges: fresh pages cost more than the copy into them."""
-        spare = self._spare.get(num_bytes)
-        return spare.pop() if spare else torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
-
-    def give_back(self, buffer: Tensor) -> None:
-        if buffer.numel() not in self._spare and len(self._spare) >= MAX_SPARE_SIZES:
-            del self._spare[next(iter(self._spare))]  # sizes that change from batch to batch must not pile up
-        self._spare.setdefault(buffer.numel(), []).append(buffer)
 
     # -- inside -------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from weft.comm.codec import Codec, raw
 from weft.comm.communicator import Communicator, Pending
 from weft.comm.route import Route, Rows, num_rows
-from weft.kernels import gather, scatter_add
+from weft.kernels import gather, memory, scatter_add
 
 
 class InFlight:
@@ -21,7 +21,6 @@ class InFlight:
         self._out = out
         self._overwrite = overwrite  # arrivals replace rows of `out` rather than add to them
         self._messages: dict[int, Tensor] = {}  # peer -> uint8 message still to be decoded
-        self._borrowed: list[Tensor] = []
         self._own: tuple[Tensor, Rows] | None = None
         self._pending: Pending | None = None
 
@@ -35,11 +34,12 @@ class InFlight:
             elif peer in self._messages:
                 self._arrive(self._messages.pop(peer), self._route.recv_rows[peer])
         self._pending.wait()
-        for buffer in self._borrowed:
-            self._comm.give_back(buffer)
         self._pending, self._own = None, None
-        self._borrowed.clear()
         return self._out
+
+    def messages(self) -> dict[int, Tensor]:
+        """By peer, what is arriving in a form that must be decoded; whoever keeps it can `decode` it again."""
+        return dict(self._messages)
 
     def _arrive(self, message: Tensor, rows: Rows) -> None:
         if self._overwrite and isinstance(rows, slice):
@@ -49,11 +49,9 @@ class InFlight:
         if self._codec.verbatim:
             self._place(message.view(dtype).view(num_rows(rows), width), rows)
             return
-        buffer = self._comm.borrow(num_rows(rows) * width * dtype.itemsize)
-        decoded = buffer.view(dtype).view(num_rows(rows), width)
+        decoded = memory.empty((num_rows(rows), width), dtype, self._out.device)
         self._codec.decode(message, decoded)
         self._place(decoded, rows)
-        self._comm.give_back(buffer)
 
     def _place(self, values: Tensor, rows: Rows) -> None:
         if not isinstance(rows, slice):
@@ -84,8 +82,9 @@ def start_exchange(
     # Fresh rows that no two peers share are written, not added: with raw they arrive in the result itself.
     overwrite = out is None and not route.overlaps
     if out is None:
-        new = torch.empty if route.tiles else torch.zeros
-        out = new((route.num_out, width), dtype=dtype, device=x.device)
+        out = memory.empty((route.num_out, width), dtype, x.device)
+        if not route.tiles:
+            out.zero_()
     assert out.shape == (route.num_out, width) and out.dtype == dtype
     flight = InFlight(comm, route, codec, out, overwrite)
 
@@ -94,18 +93,17 @@ def start_exchange(
     for peer in range(comm.num_workers):
         if peer == comm.worker:
             if num_rows(route.send_rows[peer]):
-                flight._own = (_take(comm, x, route.send_rows[peer], flight), route.recv_rows[peer])
+                flight._own = (_take(x, route.send_rows[peer]), route.recv_rows[peer])
             continue
         rows = route.recv_rows[peer]
         if num_rows(rows) and width:
             if codec.verbatim and overwrite and isinstance(rows, slice):
                 incoming[peer] = out[rows]  # a slice of whole rows of a contiguous tensor is contiguous
             else:
-                message = comm.borrow(codec.payload_bytes(num_rows(rows), width, dtype))
-                flight._borrowed.append(message)
-                flight._messages[peer] = incoming[peer] = message
+                size = codec.payload_bytes(num_rows(rows), width, dtype)
+                flight._messages[peer] = incoming[peer] = memory.empty((size,), torch.uint8, x.device)
         if num_rows(route.send_rows[peer]) and width:
-            payload = codec.encode(_take(comm, x, route.send_rows[peer], flight))
+            payload = codec.encode(_take(x, route.send_rows[peer]))
             count = codec.payload_bytes(num_rows(route.send_rows[peer]), width, dtype)
             assert payload.numel() * payload.element_size() == count
             outgoing[peer] = payload
@@ -113,13 +111,10 @@ def start_exchange(
     return flight
 
 
-def _take(comm: Communicator, x: Tensor, rows: Rows, flight: InFlight) -> Tensor:
+def _take(x: Tensor, rows: Rows) -> Tensor:
     if isinstance(rows, slice):
         return x[rows]
-    buffer = comm.borrow(rows.numel() * x.shape[1] * x.dtype.itemsize)
-    flight._borrowed.append(buffer)
-    taken = buffer.view(x.dtype).view(rows.numel(), x.shape[1])
-    return gather(x, rows, out=taken)
+    return gather(x, rows, out=memory.empty((rows.numel(), x.shape[1]), x.dtype, x.device))
 
 
 class _Exchange(torch.autograd.Function):

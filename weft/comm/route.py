@@ -59,6 +59,17 @@ class Route:
         spans.sort(key=lambda s: int(s.start))
         return any(b.start < a.stop for a, b in pairwise(spans))
 
+    def between(self, to: int, sent: Rows, source: int, received: int) -> "Route":
+        """The part of this route that takes `sent` rows to one worker and `received` rows, a block, from another."""
+        nothing = slice(0, 0)
+        workers = range(len(self.send_rows))
+        return Route(
+            tuple(sent if worker == to else nothing for worker in workers),
+            tuple(slice(0, received) if worker == source else nothing for worker in workers),
+            self.num_in,
+            received,
+        )
+
     def num_sent(self, worker: int) -> int:
         """Rows that leave this worker, which is `worker`: own rows do not travel."""
         return sum(num_rows(rows) for peer, rows in enumerate(self.send_rows) if peer != worker)
@@ -93,4 +104,13 @@ def build_route(comm: Communicator, halo_rows: Tensor, halo_counts: Sequence[int
     for peer, rows in enumerate(send):
         in_range = rows.numel() == 0 or (int(rows.min()) >= 0 and int(rows.max()) < num_rows)
         assert in_range, f"worker {peer} asks for rows that worker {comm.worker} does not have"
-    return Route(tuple(send), tuple(recv), num_rows, start)
+    return Route(tuple(_compact(rows) for rows in send), tuple(recv), num_rows, start)
+
+
+def _compact(rows: Tensor) -> Rows:
+    """A slice where the rows are one: it takes no memory, and what it names can be sent from where it lies."""
+    if rows.numel() == 0:
+        return slice(0, 0)
+    first, last = int(rows[0]), int(rows[-1])
+    steps_by_one = last - first + 1 == rows.numel() and bool((rows[1:] - rows[:-1] == 1).all())
+    return slice(first, last + 1) if steps_by_one else rows

@@ -45,6 +45,12 @@ class CSR:
         data = {name: data[edges] for name, data in self.edge_data.items()}
         return CSR(rows, self.indices[edges], self.num_cols, **data)
 
+    def first_rows(self, num_rows: int) -> "CSR":
+        """The first rows, sharing memory."""
+        end = int(self.indptr[num_rows])
+        data = {name: data[:end] for name, data in self.edge_data.items()}
+        return CSR(self.indptr[: num_rows + 1], self.indices[:end], self.num_cols, **data)
+
     def to(self, device: torch.device) -> "CSR":
         moved = {f.name: value.to(device) for f in fields(self) if hasattr(value := getattr(self, f.name), "to")}
         return replace(self, **moved)

@@ -3,13 +3,20 @@
 The system clears every page before a process may see it, which for a matrix of a hundred megabytes takes longer than
 most kernels that fill it. So a block goes back to a pool when the last tensor on it dies, and the next result of its
 size takes it over, pages and all. Blocks ask for huge pages; those that nobody wants for a while are given back.
+
+Blocks can also lie in a file (`spill_to`): then the system writes pages out when memory runs short and reads them in
+again when they are touched, and results may be larger than memory.
 """
 
 import math
 import mmap
+import tempfile
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +33,8 @@ class _Pool:
         self._idle: list[tuple[int, mmap.mmap]] = []  # (request at which it was put here, block), oldest first
         self._returned: deque[mmap.mmap] = deque()  # by finalisers, which may run anywhere: appending is atomic
         self._requests = 0
+        self._live: set[int] = set()  # addresses of blocks that tensors lie on
+        self.folder: Path | None = None  # where blocks lie in files; None: in memory
 
     def take(self, num_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         """Bytes whose block comes back when the array, and every tensor on it, is gone."""
@@ -34,10 +43,18 @@ class _Pool:
             self._idle.append((self._requests, self._returned.popleft()))
         while self._idle and self._requests - self._idle[0][0] > _PATIENCE:
             self._idle.pop(0)
-        block = self._best(num_bytes) or _new_block(num_bytes)
+        block = self._best(num_bytes) or _new_block(num_bytes, self.folder)
         array = np.frombuffer(block, dtype=np.uint8, count=num_bytes)
-        weakref.finalize(array, self._returned.append, block).atexit = False
+        self._live.add(array.ctypes.data)
+        weakref.finalize(array, self._give_back, block, array.ctypes.data).atexit = False
         return array
+
+    def _give_back(self, block: mmap.mmap, address: int) -> None:
+        self._live.discard(address)
+        self._returned.append(block)
+
+    def holds(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() in self._live
 
     def _best(self, num_bytes: int) -> mmap.mmap | None:
         """The smallest idle block that fits, and of equal ones that which was used last (it may be in cache)."""
@@ -82,8 +99,43 @@ def release() -> None:
     _pool.clear()
 
 
-def _new_block(num_bytes: int) -> mmap.mmap:
+def spill_to(folder: Path | None) -> None:
+    """From now on large results lie in files of this folder, which are gone when the process is; None: in memory."""
+    _pool.clear()
+    _pool.folder = folder
+
+
+def spills() -> bool:
+    return _pool.folder is not None
+
+
+@contextmanager
+def spilled_activations() -> Iterator[None]:
+    """While results lie in files, what torch's own functions keep for the backward pass is moved there too."""
+
+    def move(tensor: Tensor) -> Tensor:
+        size = tensor.numel() * tensor.element_size()
+        if size < SMALLEST_BYTES or tensor.device.type != "cpu" or tensor.is_leaf or _pool.holds(tensor):
+            return tensor
+        return empty_like(tensor).copy_(tensor)
+
+    if not spills():
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(move, _as_it_is):
+        yield
+
+
+def _as_it_is(tensor: Any) -> Any:
+    return tensor
+
+
+def _new_block(num_bytes: int, folder: Path | None) -> mmap.mmap:
     size = -(-num_bytes // _GRAIN_BYTES) * _GRAIN_BYTES
+    if folder is not None:
+        with tempfile.TemporaryFile(dir=folder) as file:  # it has no name: the last mapping ends it
+            file.truncate(size)
+            return mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED)
     block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         block.madvise(mmap.MADV_HUGEPAGE)

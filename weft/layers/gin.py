@@ -24,9 +24,9 @@ class GIN(Layer):
         own = (1 + self.eps).to(x.dtype)
         if weight_first(graph, x, self.num_in, self.num_out):
             messages = linear(x, self.first)
-            hidden = graph.aggregate(messages, "sum", into=own * messages)
+            hidden = graph.aggregate(messages, "sum", into=own * graph.own(messages))
         else:
-            hidden = linear(graph.aggregate(x, "sum") + own * x, self.first)
+            hidden = linear(graph.aggregate(x, "sum") + own * graph.own(x), self.first)
         if self.norm is None:
             hidden = graph.relu_dropout_(hidden, self.first_bias, 0.0)
         else:

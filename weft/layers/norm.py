@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from weft.aggregate import GraphView
-from weft.comm import Communicator
 
 
 class BatchNorm(nn.Module):
@@ -29,9 +28,10 @@ class BatchNorm(nn.Module):
             mean, variance, count = self.running_mean.to(x.dtype), self.running_var.to(x.dtype), 0
         else:
             count = graph.shard.num_global_nodes
-            mean = _total(x.sum(0), graph.comm) / count
-            variance = _total(((x - mean) ** 2).sum(0), graph.comm) / count
-            self._remember(mean.detach(), variance.detach(), count)
+            mean = _total(x.sum(0), graph) / count
+            variance = _total(((x - mean) ** 2).sum(0), graph) / count
+            if not graph.replaying:
+                self._remember(mean.detach(), variance.detach(), count)
         out = (x - mean) * (variance + self.eps).rsqrt() * self.gain + self.shift
         return out.to(dtype)
 
@@ -50,21 +50,24 @@ class LayerNorm(nn.LayerNorm):
         return nn.functional.layer_norm(x, self.normalized_shape, weight, shift, self.eps)
 
 
-def _total(x: Tensor, comm: Communicator) -> Tensor:
+def _total(x: Tensor, graph: GraphView) -> Tensor:
     """The sum of x over all workers, differentiable: each worker's gradient is the sum of all workers' gradients."""
-    if comm.num_workers == 1:
+    if graph.comm.num_workers == 1:
         return x
-    total: Tensor = _AllReduce.apply(x, comm)  # type: ignore[no-untyped-call]
+    total: Tensor = _AllReduce.apply(x, graph)  # type: ignore[no-untyped-call]
     return total
 
 
 class _AllReduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, comm: Communicator) -> Tensor:
-        ctx.comm = comm
-        total = x.clone()
-        comm.all_reduce(total, "hidden_forward", "batch statistics")
-        return total
+    def forward(ctx: Any, x: Tensor, graph: GraphView) -> Tensor:
+        ctx.comm = graph.comm
+
+        def reduce() -> Tensor:
+            return graph.comm.all_reduce(x.clone(), "hidden_forward", "batch statistics")
+
+        total: Tensor = graph.once(reduce)
+        return total.clone() if graph.replaying else total
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:

@@ -23,7 +23,7 @@ class RGCN(Layer):
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         # Aggregates first: rows of width `in` travel once, whatever the number of relations.
         rows = graph.aggregate(x, "mean", by="relation")
-        return linear(rows, self._matrices(), into=linear(x, self.root))
+        return linear(rows, self._matrices(), into=linear(graph.own(x), self.root))
 
     def _matrices(self) -> Tensor:
         """W_r of all relations side by side, [out, R * in]."""

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from weft.aggregate import GraphView
-from weft.aggregate.view import Reduce
+from weft.aggregate.topology import Reduce
 from weft.layers.layer import Layer, weight_first
 from weft.layers.linear import bias, linear, linear_pair, weight
 
@@ -18,6 +18,9 @@ class SAGE(Layer):
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         if self.reduce != "max" and weight_first(graph, x, self.num_in, self.num_out):
-            own, messages = linear_pair(x, self.root, self.neighbour)
+            if graph.num_out == graph.num_rows:
+                own, messages = linear_pair(x, self.root, self.neighbour)
+            else:
+                own, messages = linear(graph.own(x), self.root), linear(x, self.neighbour)
             return graph.aggregate(messages, self.reduce, into=own)
-        return linear(graph.aggregate(x, self.reduce), self.neighbour, into=linear(x, self.root))
+        return linear(graph.aggregate(x, self.reduce), self.neighbour, into=linear(graph.own(x), self.root))

@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from weft.aggregate import GraphView, hash_key, hash_uniform
+from weft.aggregate import GraphView, hash_key, hash_uniform, rematerialised
 from weft.errors import UserError, unknown
 from weft.layers.gat import GAT, GATv2
 from weft.layers.gcn import GCN
@@ -59,7 +59,9 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norms = nn.ModuleList()
         self.skips = nn.ParameterList()
+        self.widths = tuple(widths or ())
         self.embedding: nn.Parameter | None = None
+        self.rematerialise = False  # compute each layer's dense part again in the backward pass
         between = (widths or [])[1:-1]
         if self.config.norm != "none":
             kind = BatchNorm if self.config.norm == "batch" else LayerNorm
@@ -69,31 +71,42 @@ class Stack(nn.Module):
             self.skips.extend(weight(out, into) for into, out in itertools.pairwise(widths))
 
     def forward(self, graph: GraphView, x: Tensor) -> Tensor:
-        x = graph.dropout(x, self.config.input_dropout)
-        last = len(self.layers) - 1
-        for depth, layer in enumerate(self.layers):
-            before = x
-            fused = isinstance(layer, Layer) and self._fuses(layer) and depth < last
-            x = layer.combine(graph, x) if fused else layer(graph, x)  # type: ignore[operator]
-            if self.config.residual:
-                x = x + linear(before, self.skips[depth])
-            if fused:
-                bias, p = cast(Layer, layer).bias, self.config.dropout
-                relu = self.config.activation == "relu"
-                x = graph.relu_dropout_(x, bias, p) if relu else graph.elu_dropout(x, bias, p)
-            elif depth < last:
-                x = self._between(graph, x, depth)
-        return x
+        x = graph.level(0).enter(x)
+        remakes = self.rematerialise and self.training and torch.is_grad_enabled()
+        for depth in range(len(self.layers)):
+            level = graph.level(depth)
+            x = self._rematerialised(level, x, depth) if remakes else self._segment(level, x, depth)
+        last = self.layers[-1]
+        return x + last.bias.to(x.dtype) if isinstance(last, Layer) and last.bias is not None else x
 
-    def _fuses(self, layer: Layer) -> bool:
-        """Bias, activation and dropout in one pass, where nothing stands between them; relu does it in place."""
-        return self.config.norm == "none" and (layer.output_is_free or self.config.activation == "elu")
+    def _rematerialised(self, graph: GraphView, x: Tensor, depth: int) -> Tensor:
+        parameters = [*self.layers[depth].parameters()]
+        parameters += [*self.skips[depth : depth + 1]]
+        if depth > 0:
+            before = self.layers[depth - 1]
+            parameters += [before.bias] if isinstance(before, Layer) and before.bias is not None else []
+            parameters += [*self.norms[depth - 1].parameters()] if self.norms else []
+        return rematerialised(graph, lambda rows: self._segment(graph, rows, depth, keeps_input=True), x, parameters)
 
-    def _between(self, graph: GraphView, x: Tensor, depth: int) -> Tensor:
-        if self.config.norm != "none":
-            x = self.norms[depth](graph, x)
-        x = torch.relu(x) if self.config.activation == "relu" else nn.functional.elu(x)
-        return graph.dropout(x, self.config.dropout)
+    def _segment(self, graph: GraphView, x: Tensor, depth: int, keeps_input: bool = False) -> Tensor:
+        """What stands between two layers, and then a layer up to its bias: one sum or product ends each segment."""
+        x = self._between(graph, x, depth, keeps_input) if depth else graph.dropout(x, self.config.input_dropout)
+        layer = self.layers[depth]
+        out = layer.combine(graph, x) if isinstance(layer, Layer) else layer(graph.squared(), x)[: graph.num_out]
+        return out + linear(graph.own(x), self.skips[depth]) if self.config.residual else out
+
+    def _between(self, graph: GraphView, x: Tensor, depth: int, keeps_input: bool) -> Tensor:
+        """Bias, normalisation, activation and dropout after the layer before; in one pass where nothing intervenes."""
+        before, p, relu = self.layers[depth - 1], self.config.dropout, self.config.activation == "relu"
+        bias = before.bias if isinstance(before, Layer) else None
+        if self.config.norm == "none":
+            if not relu:
+                return graph.elu_dropout(x, bias, p)
+            free = self.config.residual or (isinstance(before, Layer) and before.output_is_free)
+            return graph.relu_dropout_(x if free and not keeps_input else x.clone(), bias, p)
+        x = self.norms[depth - 1](graph, x if bias is None else x + bias.to(x.dtype))
+        x = torch.relu(x) if relu else nn.functional.elu(x)
+        return graph.dropout(x, p)
 
 
 def build_model(config: ModelConfig, num_in: int, num_out: int, num_relations: int = 0) -> nn.Module:

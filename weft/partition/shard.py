@@ -224,14 +224,19 @@ def rows_ascend(csr: CSR) -> bool:
 
 def take_rows(csr: CSR, rows: Tensor) -> CSR:
     """The given rows in the given order, columns unchanged but ascending within each row."""
+    block = pick_rows(csr, rows)
+    return block if rows_ascend(block) else sort_rows(block, block.indices.long())
+
+
+def pick_rows(csr: CSR, rows: Tensor) -> CSR:
+    """The given rows in the given order, each as it is."""
     degrees = csr.degrees()[rows]
     indptr = torch.zeros(rows.numel() + 1, dtype=torch.int64)
     torch.cumsum(degrees, 0, out=indptr[1:])
     total = int(indptr[-1])
     # position of edge k: where its row starts in the whole, plus its number within the row
     position = torch.repeat_interleave(csr.indptr[:-1][rows] - indptr[:-1], degrees) + torch.arange(total)
-    block = csr.pick(position, indptr)
-    return block if rows_ascend(block) else sort_rows(block, block.indices.long())
+    return csr.pick(position, indptr)
 
 
 def sort_rows(csr: CSR, key: Tensor) -> CSR:
@@ -241,6 +246,6 @@ def sort_rows(csr: CSR, key: Tensor) -> CSR:
 
 def filter_csr(csr: CSR, keep: Tensor) -> CSR:
     """The edges for which keep (bool [E]) holds, in the same rows."""
-    before = torch.zeros(csr.num_edges + 1, dtype=torch.int64)
+    before = torch.zeros(csr.num_edges + 1, dtype=torch.int64, device=keep.device)
     torch.cumsum(keep, 0, out=before[1:])
     return csr.pick(keep, before[csr.indptr])

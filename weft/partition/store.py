@@ -21,6 +21,7 @@ from weft.errors import UserError
 from weft.graph.files import MANIFEST, Array, FolderWriter, read_array, read_manifest, sha256_of
 from weft.graph.graph import CSR, EDGE_DATA, Graph
 from weft.graph.progress import progress
+from weft.kernels import memory
 from weft.partition.merge import merge_parts
 from weft.partition.quality import PartCounts, Quality, train_count
 from weft.partition.shard import Edges, Placement, Shard, cut_rows, place
@@ -270,7 +271,9 @@ def load_shard(path: Path | str, worker: int, num_workers: int, verify: bool = T
         pieces = [rows[name] for _, _, rows in parts if name in rows]
         if len(pieces) < 2:
             return pieces[0] if pieces else None
-        return torch.cat(pieces, -1 if name.endswith("mask") else 0)
+        if name != "x":
+            return torch.cat(pieces, -1 if name.endswith("mask") else 0)
+        return torch.cat(pieces, out=memory.empty((sum(map(len, pieces)), *pieces[0].shape[1:]), pieces[0].dtype))
 
     return Shard(
         worker=worker,

@@ -164,7 +164,7 @@ def _epoch(
     task.model.train()
     optimiser.zero_grad()
     view.noise.begin(epoch)
-    with span("forward"):
+    with span("forward"), view.restricted():
         loss = loss_of(task.model(view, x))
     clock.lap("forward")
     forward_waited = comm.waited_seconds

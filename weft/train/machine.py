@@ -17,7 +17,7 @@ def describe_machine() -> dict[str, Any]:
         "cores": _num_cores(),
         "threads": torch.get_num_threads(),
         "simd": torch.backends.cpu.get_cpu_capability(),
-        "memory_bytes": _memory_bytes(),
+        "memory_bytes": memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -63,7 +63,7 @@ def _num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _memory_bytes() -> int:
+def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -1,0 +1,50 @@
+"""Dropout keyed by global ids, alone and fused with bias and activation, as autograd functions."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft import kernels
+
+
+class Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
+        ctx.ids, ctx.p, ctx.key = ids, p, key
+        return kernels.dropout_rows(x, ids, p, key)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return kernels.dropout_rows(grad.contiguous(), ctx.ids, ctx.p, ctx.key), None, None, None
+
+
+class EluDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, ids: Tensor, p: float, key: int) -> Tensor:
+        out = kernels.bias_elu_dropout(x, bias, ids, p, key)
+        ctx.save_for_backward(out)
+        ctx.ids, ctx.p, ctx.key, ctx.has_bias = ids, p, key, bias is not None
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (out,) = ctx.saved_tensors
+        grad = kernels.elu_dropout_backward(grad.contiguous(), out, ctx.ids, ctx.p, ctx.key)
+        return grad, grad.sum(0) if ctx.has_bias else None, None, None, None
+
+
+class ReluDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, ids: Tensor, p: float, key: int) -> Tensor:
+        kernels.bias_relu_dropout_(x, bias, ids, p, key)
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x)
+        ctx.p, ctx.has_bias = p, bias is not None
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (out,) = ctx.saved_tensors
+        grad = kernels.relu_dropout_backward(grad.contiguous(), out, ctx.p)
+        return grad, grad.sum(0) if ctx.has_bias else None, None, None, None

@@ -1,0 +1,69 @@
+"""Layers computed again in the backward pass instead of kept: their dense part, not their aggregations.
+
+In the forward pass a segment of the model runs without a graph, and only its input and the results of its
+aggregations are kept. In the backward pass it runs again with one; each aggregation then hands out what it gave
+before, so nothing is exchanged twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from weft.aggregate.view import GraphView
+
+
+class Tape:
+    """Results in the order in which they were made; first recorded, then handed out again."""
+
+    def __init__(self) -> None:
+        self._results: list[Any] = []
+        self.replaying = False
+
+    def result(self, make: Callable[[], Any]) -> Any:
+        if self.replaying:
+            return self._results.pop(0)
+        made = make()
+        self._results.append(made)
+        return made
+
+
+Segment = Callable[[Tensor], Tensor]
+
+
+def rematerialised(graph: GraphView, segment: Segment, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """segment(x), of which nothing is kept but x and its aggregates. `parameters`: all that it uses besides x."""
+    out: Tensor = _Segment.apply(graph, segment, x, *parameters)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Segment(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, graph: GraphView, segment: Segment, x: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.graph, ctx.segment, ctx.tape = graph, segment, Tape()
+        ctx.place = graph.noise.place
+        ctx.constant = None if ctx.needs_input_grad[2] else x  # known to the graph as this very tensor
+        ctx.save_for_backward(x, *parameters)
+        with graph.taped(ctx.tape):
+            return segment(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, *parameters = ctx.saved_tensors
+        wants_x = ctx.needs_input_grad[2]
+        own = x.detach().requires_grad_() if wants_x else ctx.constant
+        ctx.tape.replaying = True
+        before, ctx.graph.noise.place = ctx.graph.noise.place, ctx.place
+        with torch.enable_grad(), ctx.graph.taped(ctx.tape):
+            out = ctx.segment(own)
+        ctx.graph.noise.place = before
+        wanted = [own] if wants_x else []
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        gradients = list(torch.autograd.grad(out, [*wanted, *trained], grad, allow_unused=True))
+        d_x = gradients.pop(0) if wants_x else None
+        left = iter(gradients)
+        return None, None, d_x, *(next(left) if parameter.requires_grad else None for parameter in parameters)
