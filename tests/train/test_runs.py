@@ -169,3 +169,19 @@ def test_the_best_epoch_by_validation_loss(tmp_path):
     run = train(tmp_path / "run", epochs=40, train={"select": "loss"}, optim={"lr": 0.05})
     losses = [record["val_loss"] for record in run.metrics]
     assert run.summary["best_epoch"] == 1 + losses.index(min(losses)) < 40, "the loss rises again when it overfits"
+
+
+def test_relations_under_the_sar_preset_give_the_same_weights(tmp_path):
+    """The halo in rounds, layers computed again, and rows that the loss does not need left out."""
+    more = {
+        "data": "synthetic:relational?nodes=300,train=0.05",
+        "model": {"name": "rgcn", "hidden": 8, "layers": 2, "bases": 2},
+        "train": {"precision": "float64"},
+        "workers": 2,
+        "threads": 1,
+    }
+    train(tmp_path / "full", **more, memory={"restrict": "never"})
+    train(tmp_path / "sar", **more, strategy="sar", memory={"restrict": "always"})
+    full, sar = last_weights(tmp_path / "full"), last_weights(tmp_path / "sar")
+    for name in full:
+        torch.testing.assert_close(sar[name], full[name], rtol=1e-8, atol=1e-9)
