@@ -175,12 +175,12 @@ def attention(bench: Bench, csr: CSR, copy_rate: float) -> None:
     transposed = kernels.transpose_csr(csr.indptr, csr.indices, csr.num_cols)
     both = (csr.indptr, csr.indices, *transposed)
     dst, src, delta = (torch.randn(num, heads, generator=draw) for _ in range(3))
-    values, query, grad = (torch.randn(num, heads * width, generator=draw) for _ in range(3))
+    values, query, grad, key = (torch.randn(num, heads * width, generator=draw) for _ in range(4))
     att = torch.randn(heads, width, generator=draw) / 8
     state = torch.full((num, heads), -torch.inf), torch.zeros(num, heads), torch.zeros(num, heads * width)
-    state2 = tuple(t.clone() for t in state)
+    state2, state3 = (tuple(t.clone() for t in state) for _ in range(2))
     small = [torch.zeros(num, heads) for _ in range(2)]
-    wide = [torch.zeros(num, heads * width) for _ in range(2)]
+    wide = [torch.zeros(num, heads * width) for _ in range(3)]
     row, term = heads * width * 4, heads * 4
     forward = edges * (row + term + 4) + num * (2 * row + 5 * term)
     beside_limit(
@@ -208,8 +208,22 @@ def attention(bench: Bench, csr: CSR, copy_rate: float) -> None:
     beside_limit(
         bench,
         f"attention: GATv2 {heads}x{width} backward",
-        lambda: kernels.gatv2_backward(*both, query, values, att, 0.2, *state2[:2], delta, grad, *wide, d_att),
+        lambda: kernels.gatv2_backward(*both, query, values, att, 0.2, *state2[:2], delta, grad, *wide[:2], d_att),
         edges * (3 * row + 4 * term + 8 + 8) + num * 6 * row,
+        copy_rate,
+    )
+    beside_limit(
+        bench,
+        f"attention: dot {heads}x{width} forward",
+        lambda: kernels.dot_absorb(csr.indptr, csr.indices, query, key, values, width**-0.5, *state3),
+        edges * (2 * row + 4) + num * (3 * row + 4 * term),
+        copy_rate,
+    )
+    beside_limit(
+        bench,
+        f"attention: dot {heads}x{width} backward",
+        lambda: kernels.dot_backward(*both, query, key, values, width**-0.5, *state3[:2], delta, grad, *wide),
+        edges * (3 * row + 3 * term + 2 * term + 8 + 8) + num * 8 * row,
         copy_rate,
     )
     z_bytes = num * (row + term)

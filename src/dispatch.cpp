@@ -88,6 +88,7 @@ void bind_attention(nb::module_ &module) {
     const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
     typedef std::tuple<Pointer, Pointer, Pointer, int, int64_t, int64_t, double> GatTuple;
     typedef std::tuple<Pointer, Pointer, int, Pointer, int64_t, int64_t, double> Gatv2Tuple;
+    typedef std::tuple<Pointer, Pointer, Pointer, int, int64_t, int64_t, int64_t, double> DotTuple;
     typedef std::tuple<Pointer, Pointer, Pointer> Three;
     typedef std::tuple<Pointer, Pointer, Pointer, Pointer> Four;
     module.def(
@@ -140,6 +141,30 @@ void bind_attention(nb::module_ &module) {
                                       as<void>(att), heads, width, slope, as<void>(m), as<void>(l), as<void>(delta),
                                       as<void>(grad), as<void>(d_query), as<void>(d_key), as<void>(d_att),
                                       as<void>(scratch), drop_of(drop), threads});
+        },
+        nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), unlocked);
+    module.def(
+        "dot_absorb",
+        [](CsrTuple csr, DotTuple in, Three state, DropTuple drop, int threads) {
+            auto [query, key, values, dtype, heads, width, value_width, scale] = in;
+            auto [m, l, o] = state;
+            kernels().dot_absorb({csr_of(csr), as<void>(query), as<void>(key), as<void>(values), dtype, heads, width,
+                                  value_width, scale, as<void>(m), as<void>(l), as<void>(o), drop_of(drop), threads});
+        },
+        nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), unlocked);
+    module.def(
+        "dot_backward",
+        [](CsrTuple csr, TransposedTuple transposed, DotTuple in, Four state, Three gradients,
+           std::tuple<Pointer, Pointer> scratch, DropTuple drop, int threads) {
+            auto [query, key, values, dtype, heads, width, value_width, scale] = in;
+            auto [m, l, delta, grad] = state;
+            auto [d_query, d_key, d_values] = gradients;
+            auto [per_row, d_logits] = scratch;
+            kernels().dot_backward({csr_of(csr), transposed_of(transposed), as<void>(query), as<void>(key),
+                                    as<void>(values), dtype, heads, width, value_width, scale, as<void>(m),
+                                    as<void>(l), as<void>(delta), as<void>(grad), as<void>(d_query), as<void>(d_key),
+                                    as<void>(d_values), as<void>(per_row), as<void>(d_logits), drop_of(drop),
+                                    threads});
         },
         nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), unlocked);
 }

@@ -116,6 +116,32 @@ struct Gatv2BackwardArgs {
     int threads;
 };
 
+struct DotArgs {
+    Csr csr;
+    const void *query, *key, *values;
+    int dtype;
+    int64_t heads, width, value_width;  // columns a head, of query and key, and of values
+    double scale;
+    void *m, *l, *o;
+    Drop drop;
+    int threads;
+};
+
+struct DotBackwardArgs {
+    Csr csr;
+    Transposed transposed;
+    const void *query, *key, *values;
+    int dtype;
+    int64_t heads, width, value_width;
+    double scale;
+    const void *m, *l, *delta, *grad;
+    void *d_query, *d_key, *d_values;
+    void *per_row;   // [N, 3 * heads] scratch
+    void *d_logits;  // [E, heads] scratch
+    Drop drop;
+    int threads;
+};
+
 struct ScatterArgs {
     void *out;
     int64_t out_rows, width;
@@ -177,6 +203,8 @@ struct Kernels {
     void (*gat_backward)(const GatBackwardArgs &);
     void (*gatv2_absorb)(const Gatv2Args &);
     void (*gatv2_backward)(const Gatv2BackwardArgs &);
+    void (*dot_absorb)(const DotArgs &);
+    void (*dot_backward)(const DotBackwardArgs &);
     void (*scatter_add)(const ScatterArgs &);
     void (*elementwise)(const ElementwiseArgs &);
     void (*relu_backward)(const ReluBackwardArgs &);

@@ -113,7 +113,7 @@ def train(
     config: Annotated[Path | None, typer.Argument(help="YAML file of settings; options come on top of it.")] = None,
     data: Annotated[str | None, typer.Option(help="Data set name, graph folder, partition folder, .npz file.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="gcn, sage, gat, gatv2, gin, rgcn, or package.module:callable.")
+        str | None, typer.Option(help="gcn, sage, gat, gatv2, transformer, gin, rgcn, or package.module:callable.")
     ] = None,
     strategy: Annotated[str | None, typer.Option(help="Preset: full, single, sar.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")] = None,

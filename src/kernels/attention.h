@@ -1,4 +1,4 @@
-// What both kinds of attention share: a batch of coefficients, and rows summed with them.
+// What all kinds of attention share: a batch of coefficients, their gradients, and rows summed with them.
 #pragma once
 #include "chunks.h"
 #include "kernels/simd.h"
@@ -105,6 +105,73 @@ WEFT_INLINE void drop_coefficients(S *coefficients, const int32_t *cols, int64_t
                 keeps(hash, static_cast<uint32_t>(h), state.threshold) ? S(state.scale) : S(0);
     }
 }
+
+// Columns of one destination side by side, one cache line instead of many: m, 1/l, delta and, where logits have
+// one, the destination's own term.
+template <class S>
+void pack_rows(const void *m, const void *l, const void *delta, const void *term, int64_t rows, int64_t heads,
+               int threads, S *packed) {
+    const S *largest = static_cast<const S *>(m), *sum = static_cast<const S *>(l),
+            *d = static_cast<const S *>(delta), *own = static_cast<const S *>(term);
+    const int64_t columns = own ? 4 : 3;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t h = 0; h < heads; h++) {
+            S *to = packed + row * columns * heads + h;
+            to[0] = largest[row * heads + h];
+            to[heads] = S(1) / sum[row * heads + h];
+            to[2 * heads] = d[row * heads + h];
+            if (own) to[3 * heads] = own[row * heads + h];
+        }
+}
+
+// A batch of edges that leave one source: logits and grad . value go in, coefficients and d_logits come out.
+template <class S>
+struct LeavingEdges {
+    static constexpr int64_t kMost = 32;  // their grad rows should stay in the second-level cache
+    Scratch<S> share;                     // [kMost, heads]: logit - m; then the coefficient after dropout
+    Scratch<S> dots;                      // [kMost, heads]: grad . value; then d_logit
+
+    explicit LeavingEdges(int64_t heads)
+        : share(kMost * heads), dots(kMost * heads), heads(heads), inverse(kMost * heads), delta(kMost * heads),
+          mask(kMost * heads) {
+        for (int64_t i = 0; i < kMost * heads + Lanes<S>::N - 1; i++) mask.data[i] = 1;
+    }
+
+    // Edge k, to the destination whose columns are packed; logit(h) and dot(h) are called for every head.
+    template <int HH, class Logit, class Dot>
+    WEFT_INLINE void put(int64_t k, const S *packed, Logit logit, Dot dot) {
+        const int64_t H = HH ? HH : heads;
+        for (int64_t h = 0; h < H; h++) {
+            share.data[k * H + h] = logit(h) - packed[h];
+            inverse.data[k * H + h] = packed[H + h];
+            delta.data[k * H + h] = packed[2 * H + h];
+        }
+        for (int64_t h = 0; h < H; h++) dots.data[k * H + h] = dot(h);
+    }
+    template <int HH>
+    WEFT_INLINE void drop(int64_t k, uint64_t hash, const DropState &state) {
+        const int64_t H = HH ? HH : heads;
+        for (int64_t h = 0; h < H; h++)
+            mask.data[k * H + h] = keeps(hash, static_cast<uint32_t>(h), state.threshold) ? S(state.scale) : S(0);
+    }
+    // Of the first n edges; through(d, i) takes vector i of the d_logits on to what the logits were made of.
+    template <int HH, class Through>
+    WEFT_INLINE void solve(int64_t n, Through through) {
+        const int64_t H = HH ? HH : heads;
+        for (int64_t i = 0; i < n * H; i += Lanes<S>::N) {
+            const Vec<S> p = exp_negative(load(share.data + i)) * load(inverse.data + i);
+            const Vec<S> kept = p * load(mask.data + i);
+            const Vec<S> d = kept * load(dots.data + i) - p * load(delta.data + i);
+            store(share.data + i, kept);
+            store(dots.data + i, through(d, i));
+        }
+    }
+
+  private:
+    int64_t heads;
+    Scratch<S> inverse, delta, mask;
+};
 
 #define WEFT_BY_HEADS(call, X, a)          \
     switch ((a).heads) {                   \

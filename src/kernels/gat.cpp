@@ -56,31 +56,13 @@ void absorb(const GatArgs &a) {
     }
 }
 
-// dst term, m, 1/l and delta of a destination side by side: one cache line instead of four.
-template <class S>
-void pack_rows(const GatBackwardArgs &a) {
-    const int64_t H = a.heads;
-    const S *dst = static_cast<const S *>(a.dst_term), *m = static_cast<const S *>(a.m),
-            *l = static_cast<const S *>(a.l), *delta = static_cast<const S *>(a.delta);
-    S *packed = static_cast<S *>(a.per_row);
-#pragma omp parallel for schedule(static) num_threads(a.threads)
-    for (int64_t row = 0; row < a.csr.rows; row++)
-        for (int64_t h = 0; h < H; h++) {
-            S *to = packed + row * 4 * H + h;
-            to[0] = dst[row * H + h];
-            to[H] = m[row * H + h];
-            to[2 * H] = S(1) / l[row * H + h];
-            to[3 * H] = delta[row * H + h];
-        }
-}
-
 template <class X, int HH>
 void backward(const GatBackwardArgs &a) {
     typedef Acc<X> S;
     typedef typename Lanes<S>::I I;
-    constexpr int64_t N = Lanes<S>::N, kEdges = 32;  // a batch's grad rows should stay in the second-level cache
+    constexpr int64_t kEdges = LeavingEdges<S>::kMost;
     const int64_t H = HH ? HH : a.heads, D = a.width, pitch = H * D;
-    pack_rows<S>(a);
+    pack_rows(a.m, a.l, a.delta, a.dst_term, a.csr.rows, H, a.threads, static_cast<S *>(a.per_row));
     const S *src_term = static_cast<const S *>(a.src_term), *grad = static_cast<const S *>(a.grad),
             *per_row = static_cast<const S *>(a.per_row);
     const X *values = static_cast<const X *>(a.values);
@@ -92,9 +74,8 @@ void backward(const GatBackwardArgs &a) {
     const Chunks chunks(t.indptr, t.rows, a.csr.edges, 4096);
 #pragma omp parallel num_threads(a.threads) if (chunks.count > 1)
     {
-        Scratch<S> raw(kEdges * H), share(kEdges * H), dots(kEdges * H), inverse(kEdges * H), delta(kEdges * H),
-            mask(kEdges * H), wide(pitch);
-        for (int64_t i = 0; i < kEdges * H + N - 1; i++) mask.data[i] = 1;
+        LeavingEdges<S> edges(H);
+        Scratch<S> raw(kEdges * H), wide(pitch);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t chunk = 0; chunk < chunks.count; chunk++) {
             for (int64_t source = chunks.begin(chunk); source < chunks.begin(chunk + 1); source++) {
@@ -112,40 +93,33 @@ void backward(const GatBackwardArgs &a) {
                             __builtin_prefetch(d_logits + t.order[begin + k + ahead] * H, 1);
                         }
                         const S *g = grad + rows[k] * pitch, *packed = per_row + rows[k] * 4 * H;
-                        for (int64_t h = 0; h < H; h++) {
-                            const S r = packed[h] + src[h];
-                            raw.data[k * H + h] = r;
-                            share.data[k * H + h] = leaky_one(r, slope) - packed[H + h];
-                            inverse.data[k * H + h] = packed[2 * H + h];
-                            delta.data[k * H + h] = packed[3 * H + h];
-                        }
-                        for (int64_t h = 0; h < H; h++) dots.data[k * H + h] = dot_row(g + h * D, z + h * D, D);
+                        edges.template put<HH>(
+                            k, packed,
+                            [&](int64_t h) {
+                                const S r = packed[3 * H + h] + src[h];
+                                raw.data[k * H + h] = r;
+                                return leaky_one(r, slope);
+                            },
+                            [&](int64_t h) { return dot_row(g + h * D, z + h * D, D); });
                         if (state.on) {
-                            const uint64_t hash = edge_hash(row_hash(a.drop.key, a.drop.dst_ids[rows[k]]),
-                                                            a.drop.src_ids[source]);
-                            for (int64_t h = 0; h < H; h++)
-                                mask.data[k * H + h] = keeps(hash, static_cast<uint32_t>(h), state.threshold)
-                                                           ? S(state.scale)
-                                                           : S(0);
+                            const uint64_t row_key = row_hash(a.drop.key, a.drop.dst_ids[rows[k]]);
+                            edges.template drop<HH>(k, edge_hash(row_key, a.drop.src_ids[source]), state);
                         }
                     }
-                    for (int64_t i = 0; i < n * H; i += N) {
-                        const Vec<S> p = exp_negative(load(share.data + i)) * load(inverse.data + i);
-                        const Vec<S> kept = p * load(mask.data + i);
-                        const Vec<S> d = kept * load(dots.data + i) - p * load(delta.data + i);
-                        store(share.data + i, kept);
-                        store(dots.data + i, select<S>((I)(load(raw.data + i) > 0), d, d * slope));
-                    }
+                    edges.template solve<HH>(n, [&](Vec<S> d, int64_t i) {
+                        return select<S>((I)(load(raw.data + i) > 0), d, d * slope);
+                    });
                     for (int64_t k = 0; k < n; k++) {
                         S *to = d_logits + t.order[begin + k] * H;
                         for (int64_t h = 0; h < H; h++) {
-                            const S d = dots.data[k * H + h];
+                            const S d = edges.dots.data[k * H + h];
                             to[h] = d;
                             d_src[h] += d;
                         }
                     }
                     for (int64_t h = 0; h < H; h++)
-                        weighted_rows(grad + h * D, pitch, rows, n, share.data + h, H, d_values + h * D, D, S(1));
+                        weighted_rows(grad + h * D, pitch, rows, n, edges.share.data + h, H, d_values + h * D, D,
+                                      S(1));
                 }
             }
         }

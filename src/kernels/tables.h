@@ -13,6 +13,8 @@ void attend_finish(const void *l, void *o, int dtype, int64_t rows, int64_t head
 void gat_backward(const GatBackwardArgs &);
 void gatv2_absorb(const Gatv2Args &);
 void gatv2_backward(const Gatv2BackwardArgs &);
+void dot_absorb(const DotArgs &);
+void dot_backward(const DotBackwardArgs &);
 void scatter_add(const ScatterArgs &);
 void elementwise(const ElementwiseArgs &);
 void relu_backward(const ReluBackwardArgs &);

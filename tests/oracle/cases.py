@@ -10,7 +10,7 @@ from tests.partition.drawn import RELATIONS
 from weft.aggregate import MATERIALISED, EdgeRows, GraphView, Schedule
 from weft.comm import Communicator, all_reduce_gradients, codec_named
 from weft.graph.graph import Graph
-from weft.layers import GAT, GCN, GIN, RGCN, SAGE, GATv2
+from weft.layers import GAT, GCN, GIN, RGCN, SAGE, GATv2, Transformer
 from weft.partition import Shard
 
 WIDTH, OUT = 3, 4
@@ -73,6 +73,11 @@ LAYERS = {
     "gat": (lambda: GAT(WIDTH, 2, heads=3), lambda p, g, x: dense.gat(p, g, x, 3, True)),
     "gat-mean": (lambda: GAT(WIDTH, OUT, heads=2, concat=False), lambda p, g, x: dense.gat(p, g, x, 2, False)),
     "gatv2": (lambda: GATv2(WIDTH, 2, heads=3), lambda p, g, x: dense.gatv2(p, g, x, 3, True)),
+    "transformer": (lambda: Transformer(WIDTH, 2, heads=3), lambda p, g, x: dense.transformer(p, g, x, 3, True)),
+    "transformer-mean": (
+        lambda: Transformer(WIDTH, OUT, heads=2, concat=False),
+        lambda p, g, x: dense.transformer(p, g, x, 2, False),
+    ),
     "gin": (lambda: GIN(WIDTH, OUT, batch_norm=False), lambda p, g, x: dense.gin(p, g, x, False)),
     "gin-norm": (lambda: GIN(WIDTH, 2), lambda p, g, x: dense.gin(p, g, x, True)),
     "rgcn": (lambda: RGCN(WIDTH, OUT, RELATIONS), dense.rgcn),

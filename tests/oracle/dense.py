@@ -81,6 +81,16 @@ def gatv2(p: dict[str, Tensor], graph: Graph, x: Tensor, heads: int, concat: boo
     return (out.flatten(1) if concat else out.mean(1)) + p["bias"]
 
 
+def transformer(p: dict[str, Tensor], graph: Graph, x: Tensor, heads: int, concat: bool) -> Tensor:
+    count, _ = dense(graph, x.dtype)
+    q, k, v = ((x @ p[name].t() + p[f"{name}_bias"]).view(len(x), heads, -1) for name in ("query", "key", "value"))
+    logits = torch.einsum("ihd,jhd->ijh", q, k) / q.shape[2] ** 0.5
+    has_edge = count.sum(1) > 0
+    out = torch.zeros_like(v)  # also of a vertex without in-edges, over which there is no softmax
+    out[has_edge] = torch.einsum("ijh,jhd->ihd", softmax_rows(count[has_edge], logits[has_edge]), v)
+    return (out.flatten(1) if concat else out.mean(1)) + x @ p["root"].t() + p["bias"]
+
+
 def gin(p: dict[str, Tensor], graph: Graph, x: Tensor, norm: bool) -> Tensor:
     count, _ = dense(graph, x.dtype)
     hidden = (count @ x + (1 + p["eps"]) * x) @ p["first"].t() + p["first_bias"]

@@ -5,7 +5,8 @@ import torch
 
 from tests.partition.drawn import graph_of
 from weft.aggregate import GraphView
-from weft.layers import GAT, GATv2, ModelConfig, build_model
+from weft.errors import UserError
+from weft.layers import GAT, GATv2, ModelConfig, Transformer, build_model
 from weft.partition import whole_shard
 
 
@@ -21,6 +22,11 @@ def test_coefficients_sum_to_one_even_with_huge_logits(scale):
     terms = scale * torch.randn(2, view.num_rows, heads, dtype=torch.float64)
     out = view.attend(torch.ones(view.num_rows, heads * 2, dtype=torch.float64), terms[0], terms[1])
     torch.testing.assert_close(out, torch.ones_like(out), rtol=1e-12, atol=1e-12)
+    query, key = scale * torch.randn(2, view.num_rows, heads * 4, dtype=torch.float64)
+    out = view.attend_dot(query, key / scale, torch.ones(view.num_rows, heads * 2, dtype=torch.float64), heads)
+    sees = (view.in_degrees > 0).double()[:, None]
+    assert 0 < sees.sum() < view.num_rows, "no vertex is without in-edges"
+    torch.testing.assert_close(out, sees.expand_as(out), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
@@ -36,15 +42,30 @@ def test_gradcheck(dropout):
         view.noise.begin(3)
         return view.attend_dynamic(query, key, att, dropout=dropout)
 
+    def dot(query, key, values):
+        view.noise.begin(3)
+        return view.attend_dot(query, key, values, heads=2, dropout=dropout)
+
     def leaf(*shape):
         return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
     torch.manual_seed(0)
     assert torch.autograd.gradcheck(attend, (leaf(6, 4), leaf(6, 2), leaf(6, 2)))
     assert torch.autograd.gradcheck(dynamic, (leaf(6, 4), leaf(6, 4), leaf(2, 2)))
+    assert torch.autograd.gradcheck(dot, (leaf(6, 4), leaf(6, 4), leaf(6, 6)))
 
 
-@pytest.mark.parametrize("kind", [GAT, GATv2])
+def test_a_scale_of_ones_own():
+    view = a_view()
+    rows = torch.randn(3, view.num_rows, 8, dtype=torch.float64)
+    given = view.attend_dot(*rows, heads=2, scale=0.5)
+    torch.testing.assert_close(given, view.attend_dot(*rows, heads=2), rtol=0, atol=0)  # 1 / sqrt(4)
+    assert not torch.allclose(given, view.attend_dot(*rows, heads=2, scale=1.0))
+    with pytest.raises(UserError, match="do not split into 3 equal heads"):
+        view.attend_dot(*rows, heads=3)
+
+
+@pytest.mark.parametrize("kind", [GAT, GATv2, Transformer])
 def test_dropped_coefficients_keep_the_mean(kind):
     """Over many draws the output with dropout averages to the output without it."""
     view = a_view()
@@ -64,7 +85,7 @@ def test_dropped_coefficients_keep_the_mean(kind):
     assert ((stack.mean(0) - wanted).abs() <= 4.5 * error + 1e-12).all()
 
 
-@pytest.mark.parametrize("name", ["gat", "gatv2"])
+@pytest.mark.parametrize("name", ["gat", "gatv2", "transformer"])
 def test_every_parameter_moves(name):
     view = a_view()
     torch.manual_seed(0)
@@ -76,4 +97,7 @@ def test_every_parameter_moves(name):
     loss.backward()
     optimiser.step()
     for key, value in model.named_parameters():
-        assert not torch.equal(value, before[key]), key
+        if name == "transformer" and key.endswith("key_bias"):  # adds the same to all logits of a destination
+            torch.testing.assert_close(value.grad, torch.zeros_like(value), rtol=0, atol=1e-6)
+        else:
+            assert not torch.equal(value, before[key]), key

@@ -12,6 +12,7 @@ from weft.aggregate import GraphView
 from weft.comm import Communicator, all_reduce_gradients, codec_named
 from weft.graph.graph import Graph
 from weft.layers import ModelConfig, build_model
+from weft.layers.stack import ATTENTION
 from weft.partition import Shard, make_shards, whole_shard
 
 WORKERS = [1, 2, 3, 4, 8]
@@ -60,8 +61,9 @@ def step_bytes(comm: Communicator, shards: list[Shard], model: dict[str, Any], c
         ({"name": "rgcn", "layers": 2, "hidden": 8}, 6, 8, 8),  # once, for all relations
         ({"name": "gat", "layers": 2, "hidden": 2, "heads": 3}, 0, 6 + 3 + 4 + 1, 6 + 3 + 4 + 1),  # values and logits
         ({"name": "gatv2", "layers": 2, "hidden": 2, "heads": 3}, 0, 6 + 4, 6 + 4),
+        ({"name": "transformer", "layers": 2, "hidden": 2, "heads": 3}, 0, 2 * (6 + 4), 2 * (6 + 4)),  # keys and values
     ],
-    ids=["gcn-narrow", "gcn-wide", "sage", "sage-max", "gin", "rgcn", "gat", "gatv2"],
+    ids=["gcn-narrow", "gcn-wide", "sage", "sage-max", "gin", "rgcn", "gat", "gatv2", "transformer"],
 )
 def test_bytes_equal_the_formula(num_workers, codec, size, model, cached, forward, backward):
     if codec != "raw" and model.get("reduce") == "max":
@@ -118,7 +120,7 @@ def with_dropout(comm: Communicator, shards: list[Shard], name: str) -> Any:
     view.noise.seed = 9
     torch.manual_seed(0)
     config = ModelConfig(name=name, layers=2, hidden=4, heads=2, dropout=0.5, input_dropout=0.3)
-    if name.startswith("gat"):
+    if name in ATTENTION:
         config = config.model_copy(update={"attention_dropout": 0.4})
     module = build_model(config, 6, 4).double()
     assert view.shard.x is not None
@@ -126,7 +128,7 @@ def with_dropout(comm: Communicator, shards: list[Shard], name: str) -> Any:
     return view.global_ids, module(view, view.shard.x.double()).detach()
 
 
-@pytest.mark.parametrize("name", ["gcn", "sage", "gat", "gatv2"])
+@pytest.mark.parametrize("name", ["gcn", "sage", "gat", "gatv2", "transformer"])
 def test_dropout_does_not_depend_on_placement(name):
     graph = a_graph()
     ((_, whole),) = run_workers(with_dropout, 1, [whole_shard(graph, reorder=False)], name)

@@ -6,6 +6,7 @@ backward pass each block works on stand-ins for them, so that nothing behind the
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -86,11 +87,12 @@ class Messages:
     def __init__(self, fn: MessageFn, reduce: MessageReduce, signature: Signature, degrees: Tensor) -> None:
         self.fn, self.reduce, self.signature, self.degrees = fn, reduce, signature, degrees
         self.reads_sources = signature.reads_src
-        self._draws: dict[int, Tensor] = {}  # block -> state of torch's generator before its messages
+        self._seed = torch.empty(0)  # of what fn draws, so that it draws the same again
 
     # -- forward ------------------------------------------------------------------------------------------------
 
     def start(self, dst: Tensors, src: Tensors, num_rows: int) -> State:
+        self._seed = torch.randint(1 << 62, ())
         width = _width(self.signature.shapes[-1])
         make = dst[0].new_zeros if dst[0].dtype == self.signature.dtype else dst[0].to(self.signature.dtype).new_zeros
         out = make(num_rows, width)
@@ -102,31 +104,32 @@ class Messages:
         return (out,)
 
     def absorb(self, state: State, block: Block, sides: Sides, dst: Tensors, src: Tensors) -> None:
-        self._draws[id(block)] = torch.get_rng_state()
-        for edges, rows in self._chunks(block, dst, src):
-            results = [_flat(result) for result in _tuple(self.fn(edges))]
-            if self.reduce == "max":
-                _absorb_max(state, rows, results[0])
-            elif self.reduce == "softmax":
-                _absorb_softmax(state, rows, *results)
-            else:
-                kernels.scatter_add(state[0], rows, results[0])
+        with torch.no_grad(), _drawing(self._seed, sides):
+            for edges, rows, _ in self._chunks(block, dst, src):
+                results = [_flat(result) for result in _tuple(self.fn(edges))]
+                if self.reduce == "max":
+                    _absorb_max(state, rows, results[0])
+                elif self.reduce == "softmax":
+                    _absorb_softmax(state, rows, *results)
+                else:
+                    kernels.scatter_add(state[0], rows, results[0])
 
     def finish(self, state: State) -> tuple[Tensor, Tensors]:
         if self.reduce == "max":
             best, count = state
-            return best.masked_fill_(count == 0, 0.0), (count,)
+            return best.masked_fill_(count == 0, 0.0), (self._seed, count)
         if self.reduce == "softmax":
             m, denominator, out = state
             kernels.attend_finish(denominator, out)
-            return out, (m, denominator)
+            return out, (self._seed, m, denominator)
         if self.reduce == "mean":
             state[0].div_(self._divisor(state[0]))
-        return state[0], ()
+        return state[0], (self._seed,)
 
     # -- backward -----------------------------------------------------------------------------------------------
 
     def begin_backward(self, grad: Tensor, out: Tensor, kept: Tensors, dst: Tensors) -> State:
+        self._seed, kept = kept[0], kept[1:]
         if self.reduce == "mean":
             grad = grad / self._divisor(grad)
         elif self.reduce == "max":
@@ -139,12 +142,14 @@ class Messages:
     def backward_block(
         self, state: State, block: Block, sides: Sides, dst: Tensors, src: Tensors, into: Tensors
     ) -> None:
-        grad, out, kept, gradients = state
         for tensor in into:
             tensor.zero_()
-        before = torch.get_rng_state()
-        torch.set_rng_state(self._draws[id(block)])
-        for edges, rows, sources in self._chunks_with_sources(block, dst, src):
+        with _drawing(self._seed, sides):
+            self._backward_block(state, block, dst, src, into)
+
+    def _backward_block(self, state: State, block: Block, dst: Tensors, src: Tensors, into: Tensors) -> None:
+        grad, out, kept, gradients = state
+        for edges, rows, sources in self._chunks(block, dst, src):
             stand_ins = [tensor.detach().requires_grad_() for tensor in dst[1:]]
             ends = [rows_ for rows_ in (edges._src, edges._dst) if rows_ is not None]
             with torch.enable_grad(), _Replaced(self.signature.captured, stand_ins):
@@ -166,7 +171,6 @@ class Messages:
             for total, gradient in zip(gradients[len(gradients) - len(stand_ins) :], found, strict=True):
                 if gradient is not None:
                     total.add_(gradient)
-        torch.set_rng_state(before)
 
     def finish_backward(self, state: State) -> tuple[Tensor | None, ...]:
         gradients = state[3]
@@ -192,15 +196,8 @@ class Messages:
     def _divisor(self, like: Tensor) -> Tensor:
         return self.degrees.clamp(min=1).to(like.dtype)[:, None]
 
-    def _chunks(self, block: Block, dst: Tensors, src: Tensors) -> Iterator[tuple[EdgeRows, Tensor]]:
-        with torch.no_grad():
-            for edges, rows, _ in self._chunks_with_sources(block, dst, src):
-                yield edges, rows
-
-    def _chunks_with_sources(
-        self, block: Block, dst: Tensors, src: Tensors
-    ) -> Iterator[tuple[EdgeRows, Tensor, Tensor]]:
-        """Edges in runs of destinations, with the rows at their ends as leaves."""
+    def _chunks(self, block: Block, dst: Tensors, src: Tensors) -> Iterator[tuple[EdgeRows, Tensor, Tensor]]:
+        """Edges in runs, the rows at their ends being leaves, and those rows' numbers: destinations, sources."""
         csr, x = block.csr, dst[0]
         if csr.weight is not None and csr.weight.dtype != x.dtype and x.dtype == torch.float64:
             block = block.cast(x.dtype)
@@ -231,6 +228,17 @@ def inspect(fn: MessageFn, x: Tensor, block: Block, reduce: str) -> Signature:
     _refuse_hidden(results, [*seen.captured, *ends])
     shapes = tuple(tuple(result.shape[1:]) for result in results)
     return Signature("src" in edges.read, "dst" in edges.read, tuple(seen.captured), shapes, results[-1].dtype)
+
+
+@contextmanager
+def _drawing(seed: Tensor, sides: Sides) -> Iterator[None]:
+    """Random numbers that depend on the seed and the block alone."""
+    if sides.src_ids.numel() == 0:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(seed) ^ int(sides.src_ids[0]))
+        yield
 
 
 class _Seen(TorchFunctionMode):

@@ -216,3 +216,39 @@ class DynamicAttention(_Attention):
 
     def finish_backward(self, state: State) -> Tensors:
         return state[3], state[4]
+
+
+class DotAttention(_Attention):
+    """Transformer: logits scale * query_i . key_j. dst = (query [N,H*D],), src = (key [M,H*D], values [M,H*Dv])."""
+
+    def __init__(self, heads: int, scale: float, dropout: AttentionDropout | None) -> None:
+        super().__init__(heads, 1.0, dropout)  # a slope of 1: logits as they are
+        self.scale = scale
+
+    def start(self, dst: Tensors, src: Tensors, num_rows: int) -> Tensors:
+        return self._empty(num_rows, src[1])
+
+    def absorb(self, state: Tensors, block: Block, sides: Sides, dst: Tensors, src: Tensors) -> None:
+        csr = block.csr
+        m, total, o = state
+        kernels.dot_absorb(
+            csr.indptr, csr.indices, dst[0], src[0], src[1], self.scale, m, total, o, dropout=self._mask(sides)
+        )
+
+    def begin_backward(self, grad: Tensor, out: Tensor, kept: Tensors, dst: Tensors) -> State:
+        return grad, self._delta(grad, out), kept, torch.zeros_like(dst[0])
+
+    def backward_block(
+        self, state: State, block: Block, sides: Sides, dst: Tensors, src: Tensors, into: Tensors
+    ) -> None:
+        grad, delta, (m, denominator), d_query = state
+        csr = block.csr
+        for tensor in into:
+            tensor.zero_()
+        kernels.dot_backward(
+            csr.indptr, csr.indices, *block.transposed, block.transposed_order, dst[0], src[0], src[1], self.scale, m,
+            denominator, delta, grad, d_query, into[0], into[1], dropout=self._mask(sides),
+        )  # fmt: skip
+
+    def finish_backward(self, state: State) -> Tensors:
+        return (state[3],)

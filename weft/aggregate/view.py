@@ -17,7 +17,7 @@ from weft.aggregate import schedules
 from weft.aggregate.elementwise import Dropout, EluDropout, ReluDropout
 from weft.aggregate.messages import MessageFn, MessageReduce, Messages, inspect
 from weft.aggregate.noise import Noise
-from weft.aggregate.reducers import Attention, AttentionDropout, DynamicAttention, Max, Reducer, Sum
+from weft.aggregate.reducers import Attention, AttentionDropout, DotAttention, DynamicAttention, Max, Reducer, Sum
 from weft.aggregate.replay import Tape
 from weft.aggregate.schedules import Aggregate, Wire
 from weft.aggregate.topology import MATERIALISED, By, Edges, Level, Reduce, Schedule, Topology, Weight
@@ -202,6 +202,20 @@ class GraphView:
         """Attention of GATv2: softmax of att . leaky_relu(query_i + key_j) [H, D], values are the keys [N, H*D]."""
         reducer = DynamicAttention(att.shape[0], slope, self._attention_dropout(dropout))
         return self._run(reducer, self.topology.edges("attend", None, key.dtype), (query, att), (key,))
+
+    def attend_dot(
+        self, query: Tensor, key: Tensor, values: Tensor, heads: int, dropout: float = 0.0, scale: float | None = None
+    ) -> Tensor:
+        """Attention of a transformer over in-edges alone: softmax of scale * query_i . key_j per head, [N, H*Dv].
+
+        query, key [N, H*D]; values [N, H*Dv]. The scale is 1 / sqrt(D) unless given.
+        """
+        if heads < 1 or query.shape[1] % heads or values.shape[1] % heads:
+            widths = f"query has {query.shape[1]} columns and values {values.shape[1]}"
+            raise UserError(f"{widths}: they do not split into {heads} equal heads")
+        scale = (query.shape[1] // heads) ** -0.5 if scale is None else scale
+        reducer = DotAttention(heads, scale, self._attention_dropout(dropout))
+        return self._run(reducer, self.topology.edges("attend_plain", None, values.dtype), (query,), (key, values))
 
     def message(self, fn: MessageFn, x: Tensor, reduce: MessageReduce = "sum") -> Tensor:
         """Any differentiable message: fn sees both ends' rows of every edge and returns [E, ...] to be reduced.

@@ -1,7 +1,8 @@
 """The kernels, as functions of torch tensors: native on CPU where built, plain torch otherwise."""
 
-from weft.kernels.attention import attend_finish, gat_absorb, gat_backward, gatv2_absorb, gatv2_backward
+from weft.kernels.attention import attend_finish
 from weft.kernels.csr import build_csr, transpose_csr
+from weft.kernels.dot import dot_absorb, dot_backward
 from weft.kernels.elementwise import (
     bias_elu_dropout,
     bias_relu_dropout_,
@@ -12,6 +13,8 @@ from weft.kernels.elementwise import (
     relu_dropout_backward,
     rowwise_head_dot,
 )
+from weft.kernels.gat import gat_absorb, gat_backward
+from weft.kernels.gatv2 import gatv2_absorb, gatv2_backward
 from weft.kernels.native import native_available
 from weft.kernels.rows import gather, max_absorb, max_backward, max_finish, scatter_add, spmm
 
@@ -20,6 +23,8 @@ __all__ = [
     "bias_elu_dropout",
     "bias_relu_dropout_",
     "build_csr",
+    "dot_absorb",
+    "dot_backward",
     "dropout_rows",
     "elu_dropout_backward",
     "gat_absorb",

@@ -147,3 +147,52 @@ def gatv2_backward(
     d_query.index_add_(0, rows, d_raw.flatten(1).to(d_query.dtype))
     d_source = d_raw + (share * mask)[:, :, None] * g
     d_key.index_add_(0, cols, d_source.flatten(1).to(d_key.dtype))
+
+
+def dot_absorb(
+    indptr: Tensor,
+    indices: Tensor,
+    query: Tensor,  # [N, H*D]
+    key: Tensor,  # [M, H*D]
+    values: Tensor,  # [M, H*Dv]
+    scale: float,
+    m: Tensor,
+    l: Tensor,
+    o: Tensor,  # [N, H*Dv]
+    dropout: Dropout | None = None,
+) -> None:
+    rows, cols = rows_of(indptr), indices.long()
+    logits = scale * (_split(query.to(o.dtype), m)[rows] * _split(key.to(o.dtype), m)[cols]).sum(-1)
+    heads = _split(values.to(o.dtype), m)
+    _absorb(rows, logits, _mask(indptr, indices, logits, dropout), heads[cols], m, l, o)
+
+
+def dot_backward(
+    indptr: Tensor,
+    indices: Tensor,
+    indptr_t: Tensor,
+    indices_t: Tensor,
+    order_t: Tensor,
+    query: Tensor,
+    key: Tensor,
+    values: Tensor,
+    scale: float,
+    m: Tensor,
+    l: Tensor,
+    delta: Tensor,
+    grad: Tensor,  # [N, H*Dv]
+    d_query: Tensor,  # [N, H*D], added into, as the next two
+    d_key: Tensor,  # [M, H*D]
+    d_values: Tensor,  # [M, H*Dv]
+    dropout: Dropout | None = None,
+) -> None:
+    rows, cols = rows_of(indptr), indices.long()
+    q, k = _split(query.to(m.dtype), m)[rows], _split(key.to(m.dtype), m)[cols]
+    logits = scale * (q * k).sum(-1)
+    share = torch.exp(logits - m[rows]) / l[rows]
+    mask = _mask(indptr, indices, logits, dropout)
+    z, g = _split(values.to(m.dtype), m)[cols], _split(grad.to(m.dtype), m)[rows]
+    d_dot = scale * share * (mask * (g * z).sum(-1) - delta[rows])
+    d_query.index_add_(0, rows, (d_dot[:, :, None] * k).flatten(1))
+    d_key.index_add_(0, cols, (d_dot[:, :, None] * q).flatten(1))
+    d_values.index_add_(0, cols, ((share * mask)[:, :, None] * g).flatten(1))

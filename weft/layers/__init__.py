@@ -15,6 +15,7 @@ from weft.layers.stack import (
     check_model,
     replicated_parameters,
 )
+from weft.layers.transformer import Transformer
 
 __all__ = [
     "GAT",
@@ -28,6 +29,7 @@ __all__ = [
     "LayerNorm",
     "ModelConfig",
     "Stack",
+    "Transformer",
     "add_embedding",
     "build_model",
     "check_model",

@@ -7,28 +7,15 @@ from torch import Tensor
 
 from weft import kernels
 from weft.aggregate import GraphView
-from weft.layers.layer import Layer
-from weft.layers.linear import bias, linear, linear_pair, weight
+from weft.layers.heads import MultiHead, wide
+from weft.layers.linear import bias, linear, linear_sides, weight
 
 
-class _MultiHead(Layer):
-    """Heads side by side ([N, H*D]) or, with `concat=False`, their mean ([N, D])."""
+class _Leaky(MultiHead):
+    """Logits through a leaky relu, and an output that the softmax's backward pass reads."""
 
-    output_is_free = False  # the softmax's backward pass reads it
+    output_is_free = False
 
-    def __init__(self, num_head_out: int, heads: int, concat: bool, slope: float, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.width, self.concat = heads, num_head_out, concat
-        self.slope, self.dropout = slope, dropout
-        self.num_out = heads * num_head_out if concat else num_head_out
-
-    def _merge(self, out: Tensor) -> Tensor:
-        if self.concat or self.heads == 1:
-            return out
-        return out.view(-1, self.heads, self.width).mean(1)
-
-
-class GAT(_MultiHead):
     def __init__(
         self,
         num_in: int,
@@ -39,49 +26,37 @@ class GAT(_MultiHead):
         dropout: float = 0.0,
         use_bias: bool = True,
     ) -> None:
-        super().__init__(num_head_out, heads, concat, slope, dropout)
-        self.weight = weight(heads * num_head_out, num_in)
-        self.source = weight(heads, num_head_out)
-        self.target = weight(heads, num_head_out)
-        self.bias = bias(self.num_out, use_bias)
+        super().__init__(num_in, num_head_out, heads, concat, dropout, use_bias)
+        self.slope = slope
+
+
+class GAT(_Leaky):
+    def make_parameters(self, num_in: int, use_bias: bool) -> None:
+        self.weight = weight(self.heads * self.width, num_in)
+        self.source = weight(self.heads, self.width)
+        self.target = weight(self.heads, self.width)
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
-        values = _wide(linear(x, self.weight))
+        values = wide(linear(x, self.weight))
         values, source, target = _LogitTerms.apply(values, self.source, self.target)  # type: ignore[no-untyped-call]
-        out = graph.attend(values, source, target, slope=self.slope, dropout=self.dropout)
-        return self._merge(out).to(x.dtype)
+        out = graph.attend(values, source, graph.own(target), slope=self.slope, dropout=self.dropout)
+        return self.merge(out).to(x.dtype)
 
 
-class GATv2(_MultiHead):
-    def __init__(
-        self,
-        num_in: int,
-        num_head_out: int,
-        heads: int = 1,
-        concat: bool = True,
-        slope: float = 0.2,
-        dropout: float = 0.0,
-        use_bias: bool = True,
-    ) -> None:
-        super().__init__(num_head_out, heads, concat, slope, dropout)
-        self.key = weight(heads * num_head_out, num_in)
-        self.key_bias = bias(heads * num_head_out, use_bias)
-        self.query = weight(heads * num_head_out, num_in)
-        self.query_bias = bias(heads * num_head_out, use_bias)
-        self.att = weight(heads, num_head_out)
-        self.bias = bias(self.num_out, use_bias)
+class GATv2(_Leaky):
+    def make_parameters(self, num_in: int, use_bias: bool) -> None:
+        self.key = weight(self.heads * self.width, num_in)
+        self.key_bias = bias(self.heads * self.width, use_bias)
+        self.query = weight(self.heads * self.width, num_in)
+        self.query_bias = bias(self.heads * self.width, use_bias)
+        self.att = weight(self.heads, self.width)
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
-        query, key = (_wide(rows) for rows in linear_pair(x, self.query, self.key))
+        query, key = (wide(rows) for rows in linear_sides(graph, x, [self.query], [self.key]))
         if self.query_bias is not None and self.key_bias is not None:
             query, key = query + self.query_bias, key + self.key_bias
         out = graph.attend_dynamic(query, key, self.att, slope=self.slope, dropout=self.dropout)
-        return self._merge(out).to(x.dtype)
-
-
-def _wide(rows: Tensor) -> Tensor:
-    """Softmax wants more than bf16 holds."""
-    return rows.float() if rows.dtype == torch.bfloat16 else rows
+        return self.merge(out).to(x.dtype)
 
 
 class _LogitTerms(torch.autograd.Function):

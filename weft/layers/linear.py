@@ -1,11 +1,13 @@
 """Dense products shared by the layers: zeros that relu and dropout leave are skipped, sums happen inside products."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from weft.aggregate import GraphView
 from weft.kernels.products import product, reduce_product
 
 
@@ -25,10 +27,19 @@ def linear(x: Tensor, matrix: Tensor, into: Tensor | None = None) -> Tensor:
     return out
 
 
-def linear_pair(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Two products of the same rows; backward sums both gradients of x inside the second product."""
-    pair: tuple[Tensor, Tensor] = _LinearPair.apply(x, first.to(x.dtype), second.to(x.dtype))  # type: ignore[no-untyped-call]
-    return pair
+def linear_many(x: Tensor, *matrices: Tensor) -> tuple[Tensor, ...]:
+    """Several products of the same rows; backward sums the gradients of x inside the products."""
+    products: tuple[Tensor, ...] = _LinearMany.apply(x, *(m.to(x.dtype) for m in matrices))  # type: ignore[no-untyped-call]
+    return products
+
+
+def linear_sides(
+    graph: GraphView, x: Tensor, own: Sequence[Tensor], everywhere: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Products of the rows that come out of a layer with the first matrices, of all rows with the others."""
+    if graph.num_out == graph.num_rows:
+        return linear_many(x, *own, *everywhere)
+    return linear_many(graph.own(x), *own) + linear_many(x, *everywhere)
 
 
 class _Linear(torch.autograd.Function):
@@ -50,18 +61,19 @@ class _Linear(torch.autograd.Function):
         return d_x, d_matrix, grad if wants_into else None
 
 
-class _LinearPair(torch.autograd.Function):
+class _LinearMany(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(x, first, second)
-        return product(x, first.t()), product(x, second.t())
+    def forward(ctx: Any, x: Tensor, *matrices: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x, *matrices)
+        return tuple(product(x, matrix.t()) for matrix in matrices)
 
     @staticmethod
-    def backward(ctx: Any, d_first: Tensor, d_second: Tensor) -> tuple[Tensor | None, ...]:
-        x, first, second = ctx.saved_tensors
-        d_first, d_second = d_first.contiguous(), d_second.contiguous()
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, *matrices = ctx.saved_tensors
+        grads = tuple(grad.contiguous() for grad in grads)
         d_x = None
         if ctx.needs_input_grad[0]:
-            d_x = product(d_first, first)
-            product(d_second, second, out=d_x, accumulate=True)
-        return d_x, reduce_product(d_first, x), reduce_product(d_second, x)
+            d_x = product(grads[0], matrices[0])
+            for grad, matrix in zip(grads[1:], matrices[1:], strict=True):
+                product(grad, matrix, out=d_x, accumulate=True)
+        return d_x, *(reduce_product(grad, x) for grad in grads)

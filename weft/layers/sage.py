@@ -5,7 +5,7 @@ from torch import Tensor
 from weft.aggregate import GraphView
 from weft.aggregate.topology import Reduce
 from weft.layers.layer import Layer, weight_first
-from weft.layers.linear import bias, linear, linear_pair, weight
+from weft.layers.linear import bias, linear, linear_sides, weight
 
 
 class SAGE(Layer):
@@ -18,9 +18,6 @@ class SAGE(Layer):
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         if self.reduce != "max" and weight_first(graph, x, self.num_in, self.num_out):
-            if graph.num_out == graph.num_rows:
-                own, messages = linear_pair(x, self.root, self.neighbour)
-            else:
-                own, messages = linear(graph.own(x), self.root), linear(x, self.neighbour)
+            own, messages = linear_sides(graph, x, [self.root], [self.neighbour])
             return graph.aggregate(messages, self.reduce, into=own)
         return linear(graph.aggregate(x, self.reduce), self.neighbour, into=linear(graph.own(x), self.root))

@@ -20,8 +20,10 @@ from weft.layers.linear import linear, weight
 from weft.layers.norm import BatchNorm, LayerNorm
 from weft.layers.rgcn import RGCN
 from weft.layers.sage import SAGE
+from weft.layers.transformer import Transformer
 
-NAMES = ("gcn", "sage", "gat", "gatv2", "gin", "rgcn")
+NAMES = ("gcn", "sage", "gat", "gatv2", "transformer", "gin", "rgcn")
+ATTENTION = ("gat", "gatv2", "transformer")
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -30,11 +32,13 @@ class ModelConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field("gcn", description="gcn, sage, gat, gatv2, gin, rgcn, or your own as package.module:callable")
+    name: str = Field(
+        "gcn", description="gcn, sage, gat, gatv2, transformer, gin, rgcn, or your own as package.module:callable"
+    )
     layers: int = Field(2, ge=1, description="how many layers")
-    hidden: int = Field(64, ge=1, description="width between layers; for gat and gatv2 of each head")
-    heads: int = Field(8, ge=1, description="attention heads (gat, gatv2)")
-    output_heads: int = Field(1, ge=1, description="attention heads of the last layer, averaged (gat, gatv2)")
+    hidden: int = Field(64, ge=1, description="width between layers; with attention, of each head")
+    heads: int = Field(8, ge=1, description="attention heads (gat, gatv2, transformer)")
+    output_heads: int = Field(1, ge=1, description="attention heads of the last layer, averaged")
     reduce: Literal["mean", "max", "sum"] = Field("mean", description="how sage folds its neighbours")
     bases: int = Field(0, ge=0, description="matrices that the relations share; 0: one per relation (rgcn)")
     activation: Literal["relu", "elu"] = Field("relu", description="between layers")
@@ -42,7 +46,7 @@ class ModelConfig(BaseModel):
     residual: bool = Field(False, description="add a linear skip around every layer")
     dropout: Rate = Field(0.5, description="of the rows between layers")
     input_dropout: Rate = Field(0.0, description="of the input features; turns the aggregated-input cache off")
-    attention_dropout: Rate = Field(0.0, description="of the attention coefficients (gat, gatv2)")
+    attention_dropout: Rate = Field(0.0, description="of the attention coefficients (gat, gatv2, transformer)")
     negative_slope: float = Field(0.2, ge=0.0, description="of the attention logits (gat, gatv2)")
     row_normalise: bool = Field(False, description="divide each vertex's features by their sum (bags of words)")
     embedding: int = Field(64, ge=1, description="width of learned rows where vertices have no features")
@@ -155,8 +159,10 @@ def _build_layer(config: ModelConfig, num_in: int, num_out: int, last: bool, num
         return GIN(num_in, num_out)
     if config.name == "rgcn":
         return RGCN(num_in, num_out, num_relations, config.bases)
-    kind = GAT if config.name == "gat" else GATv2
     heads = config.output_heads if last else config.heads
+    if config.name == "transformer":
+        return Transformer(num_in, num_out, heads, not last, config.attention_dropout)
+    kind = GAT if config.name == "gat" else GATv2
     return kind(num_in, num_out, heads, not last, config.negative_slope, config.attention_dropout)
 
 
@@ -178,7 +184,9 @@ def check_model(config: ModelConfig) -> None:
         return
     if config.name not in NAMES:
         raise unknown("model", config.name, NAMES)
-    if config.name not in ("gat", "gatv2") and config.attention_dropout > 0:
-        raise UserError(f"model.attention_dropout is for gat and gatv2: {config.name} has no attention to drop")
+    if config.name not in ATTENTION and config.attention_dropout > 0:
+        raise UserError(
+            f"model.attention_dropout is for {', '.join(ATTENTION)}: {config.name} has no attention to drop"
+        )
     if config.name != "rgcn" and config.bases > 0:
         raise UserError(f"model.bases is for rgcn: {config.name} has no matrices per relation to share")

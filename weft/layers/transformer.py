@@ -1,0 +1,30 @@
+"""Graph transformer (Shi et al. 2021): dot-product attention over in-edges, plus a linear map of the vertex itself."""
+
+from torch import Tensor
+
+from weft.aggregate import GraphView
+from weft.layers.heads import MultiHead, wide
+from weft.layers.linear import bias, linear_sides, weight
+
+
+class Transformer(MultiHead):
+    """No self-loop: a vertex sees itself through `root`, and one without in-edges sees nothing else."""
+
+    def make_parameters(self, num_in: int, use_bias: bool) -> None:
+        num_all = self.heads * self.width
+        self.query, self.query_bias = weight(num_all, num_in), bias(num_all, use_bias)
+        self.key, self.key_bias = weight(num_all, num_in), bias(num_all, use_bias)
+        self.value, self.value_bias = weight(num_all, num_in), bias(num_all, use_bias)
+        self.root = weight(self.num_out, num_in)
+
+    def combine(self, graph: GraphView, x: Tensor) -> Tensor:
+        query, own, *rows = linear_sides(graph, x, [self.query, self.root], [self.key, self.value])
+        biases = (self.query_bias, self.key_bias, self.value_bias)
+        query, key, values = (_plus(wide(r), b) for r, b in zip((query, *rows), biases, strict=True))
+        out = graph.attend_dot(query, key, values, self.heads, dropout=self.dropout)
+        return own.add_(self.merge(out))  # out itself is kept for the softmax's backward pass
+
+
+def _plus(rows: Tensor, shift: Tensor | None) -> Tensor:
+    """In place: these rows are this layer's own, and their product does not read them again."""
+    return rows if shift is None else rows.add_(shift)
