@@ -75,6 +75,19 @@ def test_from_files_to_predictions(weft, files):
     assert "parts" in weft("inspect", "parts")[1]
 
 
+def test_edges_of_several_kinds(weft, tmp_path):
+    (tmp_path / "triples.csv").write_text(
+        "head,relation,tail,since\nann,knows,bob,3\nbob,likes,ann,4\nann,likes,bob,5\n"
+    )
+    code, out, err = weft("ingest", "triples.csv", "--edge-features", "since", "--undirected", "--out", "g")
+    assert code == 0, err
+    assert weft("partition", "g", "--parts", "2", "--out", "p")[0] == 0
+    for folder in ("g", "p"):
+        code, out, err = weft("inspect", folder)
+        assert code == 0, err
+        assert all(text in out for text in ("relations", "4: ", "likes", "(reverse)", "edge features")), out
+
+
 def test_config_files_and_settings(weft, tmp_path):
     (tmp_path / "c.yaml").write_text("data: synthetic:tiny\nmodel: {name: gcn, hidden: 4}\ntrain: {epochs: 2}\n")
     code, _, err = weft("train", "c.yaml", "--run", "r", "--set", "optim.lr=1e-3", "--set", "model.norm=layer")
@@ -101,6 +114,9 @@ MISTAKES = [
     (["train", "--data", "synthetic:tiny", "--set", "model.attention_dropout=0.5"], "no attention"),
     (["train", "--data", "synthetic:tiny", "--model", "sage", "--set", "exchange.codec=bf16", "--set",
       "model.reduce=max"], "biased"),
+    (["train", "--data", "synthetic:tiny", "--model", "rgcn"], "--relation-column"),
+    (["train", "--data", "synthetic:tiny", "--model", "rgcn", "--workers", "2"], "--relation-column"),
+    (["train", "--data", "synthetic:tiny", "--set", "model.bases=2"], "model.bases is for rgcn"),
     (["train", "--data", "synthetic:tiny", "--model", "no_such_module:f"], "cannot be imported"),
     (["train", "--resume"], "--run"),
     (["train", "--run", "none", "--resume"], "none"),

@@ -38,6 +38,12 @@ def ingest(
     src_column: Annotated[str | None, typer.Option(help="Column of the edges' sources.")] = None,
     dst_column: Annotated[str | None, typer.Option(help="Column of the edges' destinations.")] = None,
     weight_column: Annotated[str | None, typer.Option(help="Column of the edges' weights.")] = None,
+    relation_column: Annotated[
+        str | None, typer.Option(help="Column of the edges' relations (kinds), integers or names.")
+    ] = None,
+    edge_features: Annotated[
+        str | None, typer.Option(help="Columns of the edges' features, with commas between them.")
+    ] = None,
     id_column: Annotated[str | None, typer.Option(help="Column of the vertices' ids in the vertex files.")] = None,
     label_column: Annotated[
         list[str] | None, typer.Option(help="Column of the labels; several make several labels per vertex.")
@@ -69,7 +75,9 @@ def ingest(
         raise UserError(f"{out} exists already: remove it, choose another --out, or pass --overwrite")
     graph = read(
         source, features=features, labels=labels, split=split, src_column=src_column, dst_column=dst_column,
-        weight_column=weight_column, id_column=id_column, label_columns=tuple(label_column or ()),
+        weight_column=weight_column, relation_column=relation_column,
+        edge_features=tuple(edge_features.split(",")) if edge_features else (),
+        id_column=id_column, label_columns=tuple(label_column or ()),
         split_column=split_column, header=header, num_nodes=num_nodes, num_classes=num_classes,
         undirected=undirected, drop_duplicates=drop_duplicates, name=name,
     )  # fmt: skip
@@ -92,11 +100,11 @@ def partition(
     [dim]weft partition my-graph --parts 4 --out my-parts[/dim]
     """
     from weft.prepare import partition as cut
-    from weft.show import print_rows
+    from weft.show import partition_rows, print_rows
 
     with console.status(f"cutting {graph} into {parts} parts ({method})"):
         info = cut(graph, parts, out, method, seed, overwrite)
-    print_rows(f"partition of {info.graph_name}", info.quality.rows())
+    print_rows(f"partition of {info.graph_name}", partition_rows(info))
     console.print(f"written to {out}", highlight=False, soft_wrap=True)
 
 
@@ -105,7 +113,7 @@ def train(
     config: Annotated[Path | None, typer.Argument(help="YAML file of settings; options come on top of it.")] = None,
     data: Annotated[str | None, typer.Option(help="Data set name, graph folder, partition folder, .npz file.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="gcn, sage, gat, gatv2, transformer, gin, or package.module:callable.")
+        str | None, typer.Option(help="gcn, sage, gat, gatv2, transformer, gin, rgcn, or package.module:callable.")
     ] = None,
     strategy: Annotated[str | None, typer.Option(help="Preset: full, single, sar.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")] = None,
@@ -194,14 +202,14 @@ def inspect(
     from weft.partition import read_partition
     from weft.prepare import folder_kind
     from weft.run import Run
-    from weft.show import graph_rows, print_rows, run_rows
+    from weft.show import graph_rows, partition_rows, print_rows, run_rows
     from weft.train.runfolder import RunFolder
 
     if RunFolder(path).exists():
         print_rows(path, run_rows(Run(Path(path)).summary))
     elif folder_kind(path) == "partition":
         info = read_partition(path)
-        print_rows(f"partition of {info.graph_name}", info.quality.rows())
+        print_rows(f"partition of {info.graph_name}", partition_rows(info))
     else:
         graph = open_graph(path)
         print_rows(f"graph {graph.name}", graph_rows(describe(graph)))

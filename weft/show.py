@@ -1,6 +1,6 @@
 """What the terminal shows of graphs, partitions and runs: pairs of name and text."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -8,7 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.graph import Description
+from weft.partition import PartitionInfo
 
+RELATIONS_SHOWN = 20
 Rows = list[tuple[str, str]]
 
 
@@ -48,6 +50,11 @@ def graph_rows(graph: Description) -> Rows:
         ("features", features),
         ("classes", labels),
     ]
+    if graph.relations:
+        largest = sorted(graph.relations, key=lambda relation: -relation[1])
+        rows.append(("relations", _relations([f"{name} ({count:,})" for name, count in largest])))
+    if graph.num_edge_features:
+        rows.append(("edge features", str(graph.num_edge_features)))
     if graph.homophily is not None:
         rows.append(("edges inside a class", f"{100 * graph.homophily:.1f} %"))
     for number, split in enumerate(graph.splits):
@@ -56,6 +63,22 @@ def graph_rows(graph: Description) -> Rows:
     rows.append(("memory", f"structure {size(graph.structure_bytes)}, features {size(graph.feature_bytes)}"))
     rows.append(("fingerprint", graph.fingerprint[:16]))
     return rows
+
+
+def partition_rows(info: PartitionInfo) -> Rows:
+    rows = info.quality.rows()
+    if info.num_relations:
+        names = info.relation_names
+        rows.append(("relations", str(info.num_relations) if names is None else _relations(names)))
+    if info.num_edge_features:
+        rows.append(("edge features", str(info.num_edge_features)))
+    return rows
+
+
+def _relations(listed: Sequence[str]) -> str:
+    """How many there are, and the first of them."""
+    more = f" and {len(listed) - RELATIONS_SHOWN} more" if len(listed) > RELATIONS_SHOWN else ""
+    return f"{len(listed)}: {', '.join(listed[:RELATIONS_SHOWN])}{more}"
 
 
 def run_rows(summary: dict[str, Any]) -> Rows:

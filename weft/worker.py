@@ -68,7 +68,7 @@ def open_worker(run: Path, config: RunConfig | None = None, training: bool = Fal
         raise UserError(f"{shard.graph_name} has no classes to predict: ingest it with --labels")
     torch.manual_seed(config.seed)
     width = config.model.embedding if shard.x is None else shard.x.shape[1]
-    model = build_model(config.model, width, shard.num_classes)
+    model = build_model(config.model, width, shard.num_classes, shard.num_relations)
     load = _load(config, shard, model, width)
     if not memory.spills() and config.device == "cpu":
         refuse_if_too_large(load, config.exchange, config.memory, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -1,19 +1,27 @@
 """What GraphView promises beyond the equalities: constant input, messages, weights, clear refusals."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from tests.partition.drawn import graph_of
+from tests.partition.drawn import RELATIONS, csr_edges, graph_of
 from weft import UserError
 from weft.aggregate import GraphView
+from weft.aggregate.blocks import with_self_loops
 from weft.aggregate.noise import Noise, hash_key, hash_uniform
 from weft.partition import whole_shard
+from weft.partition.shard import filter_csr
 
 EDGES = [(0, 1), (2, 1), (1, 0), (3, 3), (0, 2)]
 
 
 def a_view(weighted=False):
     return GraphView(whole_shard(graph_of(5, EDGES, weighted), reorder=False))
+
+
+def untyped():
+    return GraphView(whole_shard(graph_of(5, EDGES, False, relations=0), reorder=False))
 
 
 def test_constant_input_is_aggregated_once(monkeypatch):
@@ -55,6 +63,35 @@ def test_weights_of_edges():
     torch.testing.assert_close(view.aggregate(x, "sum", "edge", into=total), wanted + 1)
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_by_relation_is_one_aggregate_per_relation(reduce):
+    view = a_view(weighted=True)
+    csr = view.shard.local
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    together = view.aggregate(x, reduce, "edge", by="relation").view(5, RELATIONS, 3)
+    for number in range(RELATIONS):
+        alone = GraphView(replace(view.shard, local=filter_csr(csr, csr.relation == number)))
+        wanted = alone.aggregate(x, reduce, "edge")
+        torch.testing.assert_close(together[:, number], wanted)
+        probe = torch.randn(5, 3, dtype=torch.float64)
+        (one,) = torch.autograd.grad((together[:, number] * probe).sum(), x, retain_graph=True)
+        (two,) = torch.autograd.grad((wanted * probe).sum(), x)
+        torch.testing.assert_close(one, two)
+    view.hold_constant(x.detach())
+    held = view.aggregate(view.constant, reduce, "edge", by="relation")
+    assert held is view.aggregate(view.constant, reduce, "edge", by="relation")
+    torch.testing.assert_close(held.view(5, RELATIONS, 3), together.detach())
+
+
+def test_self_loops_keep_what_edges_carry():
+    csr = a_view(weighted=True).shard.local
+    looped = with_self_loops(csr)
+    ids = torch.arange(5)
+    before, after = (set(csr_edges(edges, ids, ids)) for edges in (csr, looped))
+    assert before < after and {(u, v) for u, v, _ in after - before} == {(i, i) for i in range(5) if i != 3}
+    assert {carried for _, _, carried in after - before} == {(1.0, -1, 0.0, 0.0)}
+
+
 @pytest.mark.parametrize(
     ("call", "hint"),
     [
@@ -63,6 +100,10 @@ def test_weights_of_edges():
         (lambda v: v.aggregate(torch.zeros(5, 2), "mean", "symmetric"), "reduce="),
         (lambda v: v.aggregate(torch.zeros(5, 2), "sum", torch.ones(3)), "5 edges"),
         (lambda v: v.aggregate(torch.zeros(5, 2), "sum", torch.ones(5, requires_grad=True)), "graph.message"),
+        (lambda v: v.aggregate(torch.zeros(5, 2), by="kind"), "choose relation"),
+        (lambda v: v.aggregate(torch.zeros(5, 2), weight="symmetric", by="relation"), 'no weight but "edge"'),
+        (lambda v: v.aggregate(torch.zeros(5, 2), weight=torch.ones(5), by="relation"), 'no weight but "edge"'),
+        (lambda v: untyped().aggregate(torch.zeros(5, 2), by="relation"), "--relation-column"),
     ],
 )
 def test_refusals(call, hint):

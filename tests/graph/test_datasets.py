@@ -299,10 +299,6 @@ def test_dgl_graph() -> None:
     graph = from_dgl(FakeDgl())
     assert edges_of(graph) == [(2, 0), (0, 1)] and graph.adjacency.weight.tolist() == [1.0, 3.0]  # type: ignore[union-attr]
     assert graph.num_classes == 2 and graph.num_features == 3 and graph.train_mask is not None
-    mixed = FakeDgl()
-    mixed.ntypes = ("paper", "author")  # type: ignore[assignment]
-    with pytest.raises(UserError, match="heterogeneous"):
-        from_dgl(mixed)
 
 
 def write_graphbolt(folder: Path, edge_format: str) -> dict[str, object]:

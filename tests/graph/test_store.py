@@ -9,7 +9,7 @@ import torch
 
 from weft.errors import UserError
 from weft.graph import from_edges, load_graph, save_graph, synthetic
-from weft.graph.graph import Graph
+from weft.graph.graph import EDGE_DATA, Graph
 
 
 def assert_same(one: Graph, two: Graph) -> None:
@@ -19,13 +19,13 @@ def assert_same(one: Graph, two: Graph) -> None:
         assert (a is None) == (b is None), name
         if a is not None:
             assert a.dtype == b.dtype and torch.equal(a, b), name
-    for name in ("indptr", "indices", "weight"):
+    for name in ("indptr", "indices", *EDGE_DATA):
         a, b = getattr(one.adjacency, name), getattr(two.adjacency, name)
-        assert (a is None) == (b is None) and (a is None or torch.equal(a, b)), name
+        assert (a is None) == (b is None) and (a is None or (a.dtype == b.dtype and torch.equal(a, b))), name
     assert (one.original_ids is None) == (two.original_ids is None)
     if one.original_ids is not None:
         assert one.original_ids.tolist() == two.original_ids.tolist()  # type: ignore[union-attr]
-    for name in ("num_classes", "name", "class_names", "meta"):
+    for name in ("num_classes", "name", "class_names", "num_relations", "relation_names", "meta"):
         assert getattr(one, name) == getattr(two, name), name
 
 
@@ -35,6 +35,8 @@ def everything(**changes: object) -> Graph:
         "src": np.array(["ann", "bob", "zoë"]),
         "dst": np.array(["bob", "zoë", "zoë"]),
         "weight": [1.0, 2.0, 0.5],
+        "relation": np.array(["knows", "owns", "knows"]),
+        "edge_features": np.array([[0.5, 2.0], [1.0, -3.0], [0.25, 4.0]]),
         "x": np.arange(8).reshape(4, 2),
         "y": [0, 1, -1, 1],
         "class_names": ["cat", "dog"],
@@ -51,6 +53,8 @@ def everything(**changes: object) -> Graph:
     "graph",
     [
         everything(),
+        everything(relation=None, edge_features=None),
+        everything(relation=[0, 3, 1]),
         everything(x=torch.ones(4, 3, dtype=torch.bfloat16)),
         everything(y=np.array([[1, 0], [0, 1], [-1, -1], [1, 1]])),
         from_edges([2, 0], [0, 1], ids=None, num_nodes=3),
@@ -58,7 +62,7 @@ def everything(**changes: object) -> Graph:
         from_edges([], [], num_nodes=2, x=np.ones((2, 1))),
         synthetic("tiny", weighted=True),
     ],
-    ids=["all", "bf16", "several-labels", "bare", "integer-ids", "no-edges", "synthetic"],
+    ids=["all", "untyped", "numbered", "bf16", "several-labels", "bare", "integer-ids", "no-edges", "synthetic"],
 )
 def test_round_trip(graph: Graph, tmp_path: Path) -> None:
     save_graph(graph, tmp_path / "g")

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from tests.partition.drawn import graph_of
+from tests.partition.drawn import RELATIONS, graph_of
 from weft.aggregate import GraphView
-from weft.layers import GAT, GCN, GIN, SAGE, GATv2, Transformer
+from weft.layers import GAT, GCN, GIN, RGCN, SAGE, GATv2, Transformer
 from weft.partition import whole_shard
 
 nn = pytest.importorskip("torch_geometric.nn")
@@ -70,6 +70,16 @@ def pyg_transformer(ours):
     return theirs
 
 
+def pyg_rgcn(ours):
+    bases = None if ours.coefficients is None else ours.coefficients.shape[1]
+    theirs = nn.RGCNConv(NUM_IN, NUM_OUT, RELATIONS, num_bases=bases)
+    copy(theirs.weight, ours.neighbour.view(NUM_OUT, -1, NUM_IN).permute(1, 2, 0))
+    copy(theirs.root, ours.root.t()), copy(theirs.bias, ours.bias)
+    if bases is not None:
+        copy(theirs.comp, ours.coefficients)
+    return theirs
+
+
 def copy(to, what):
     with torch.no_grad():
         to.copy_(what)
@@ -85,6 +95,8 @@ CASES = {
     "transformer": (lambda: Transformer(NUM_IN, NUM_OUT, HEADS), pyg_transformer),
     "transformer-mean": (lambda: Transformer(NUM_IN, NUM_OUT, HEADS, concat=False), pyg_transformer),
     "gin": (lambda: GIN(NUM_IN, NUM_OUT), pyg_gin),
+    "rgcn": (lambda: RGCN(NUM_IN, NUM_OUT, RELATIONS), pyg_rgcn),
+    "rgcn-bases": (lambda: RGCN(NUM_IN, NUM_OUT, RELATIONS, bases=2), pyg_rgcn),
 }
 
 
@@ -106,6 +118,8 @@ def test_same_as_pyg(name):
     view.noise.begin(1)
     out = ours(view, mine)
     extra = (graph.adjacency.weight.double(),) if weighted else ()
+    if name.startswith("rgcn"):
+        extra = (graph.adjacency.relation.long(),)
     wanted = theirs(other, edge_index(graph), *extra)
     torch.testing.assert_close(out, wanted, rtol=1e-9, atol=1e-10)
     probe = torch.randn_like(out)

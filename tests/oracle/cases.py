@@ -6,26 +6,34 @@ import torch
 from torch import Tensor, nn
 
 from tests.oracle import dense
+from tests.partition.drawn import RELATIONS
 from weft.aggregate import MATERIALISED, EdgeRows, GraphView, Schedule
 from weft.comm import Communicator, all_reduce_gradients, codec_named
-from weft.layers import GAT, GCN, GIN, SAGE, GATv2, Transformer
+from weft.graph.graph import Graph
+from weft.layers import GAT, GCN, GIN, RGCN, SAGE, GATv2, Transformer
 from weft.partition import Shard
 
 WIDTH, OUT = 3, 4
 
 
 class UserLayer(nn.Module):
-    """A layer as a user would write it: a mean, and messages gated by both ends and the edge's weight."""
+    """A layer as a user would write it: a mean, and messages gated by both ends and all that the edge carries."""
 
     def __init__(self, num_in: int, num_out: int) -> None:
         super().__init__()
         self.lin = nn.Linear(num_in, num_out)
         self.root = nn.Linear(num_in, num_out, bias=False)
         self.gate = nn.Parameter(torch.randn(num_in))
+        self.kind = nn.Parameter(torch.randn(RELATIONS, num_in))
+        self.edge = nn.Parameter(torch.randn(2, num_in))
 
     def forward(self, graph: GraphView, x: Tensor) -> Tensor:
         def gated(edges: EdgeRows) -> Tensor:
             message = torch.sigmoid(edges.dst * self.gate + edges.src) * edges.src
+            if edges.relation is not None:
+                message = message * self.kind[edges.relation]
+            if edges.features is not None:
+                message = message + edges.features @ self.edge
             return message if edges.weight is None else message * edges.weight[:, None]
 
         return self.lin(graph.aggregate(x, reduce="mean")) + self.root(graph.message(gated, x, reduce="sum"))
@@ -72,9 +80,16 @@ LAYERS = {
     ),
     "gin": (lambda: GIN(WIDTH, OUT, batch_norm=False), lambda p, g, x: dense.gin(p, g, x, False)),
     "gin-norm": (lambda: GIN(WIDTH, 2), lambda p, g, x: dense.gin(p, g, x, True)),
+    "rgcn": (lambda: RGCN(WIDTH, OUT, RELATIONS), dense.rgcn),
+    "rgcn-bases": (lambda: RGCN(WIDTH, 2, RELATIONS, bases=2), dense.rgcn),
     "user": (lambda: UserLayer(WIDTH, OUT), dense.user),
     "messages": (lambda: MessageLayer(WIDTH, OUT), dense.messages),
 }
+
+
+def layers_for(graph: Graph) -> list[str]:
+    """Those that this graph can have: relations are not for every graph."""
+    return [name for name in LAYERS if graph.num_relations or not name.startswith("rgcn")]
 
 
 def build(name: str, dtype: torch.dtype) -> nn.Module:

@@ -100,12 +100,38 @@ def gin(p: dict[str, Tensor], graph: Graph, x: Tensor, norm: bool) -> Tensor:
     return torch.relu(hidden) @ p["second"].t() + p["bias"]
 
 
+def rgcn(p: dict[str, Tensor], graph: Graph, x: Tensor) -> Tensor:
+    csr, width = graph.adjacency, x.shape[1]
+    assert csr.relation is not None
+    matrices = [p["neighbour"][:, k : k + width] for k in range(0, p["neighbour"].shape[1], width)]
+    if "coefficients" in p:
+        matrices = [sum(a * v for a, v in zip(row, matrices, strict=True)) for row in p["coefficients"]]
+    out = x @ p["root"].t() + p["bias"]
+    for number, matrix in enumerate(matrices):
+        count = torch.zeros(graph.num_nodes, graph.num_nodes, dtype=x.dtype)
+        for row in range(graph.num_nodes):
+            for edge in range(int(csr.indptr[row]), int(csr.indptr[row + 1])):
+                count[row, int(csr.indices[edge])] += int(csr.relation[edge]) == number
+        out = out + mean(count, x) @ matrix.t()
+    return out
+
+
 def user(p: dict[str, Tensor], graph: Graph, x: Tensor) -> Tensor:
-    """What tests.oracle.layers.UserLayer does."""
-    count, weight = dense(graph, x.dtype)
-    gate = torch.sigmoid(x[:, None] * p["gate"] + x[None])  # [dst, src, D]
-    gated = (weight[..., None] * gate * x[None]).sum(1)
-    return mean(count, x) @ p["lin.weight"].t() + p["lin.bias"] + gated @ p["root.weight"].t()
+    """What tests.oracle.cases.UserLayer does."""
+    count, _ = dense(graph, x.dtype)
+    csr, gated = graph.adjacency, []
+    for row in range(graph.num_nodes):
+        total = torch.zeros(x.shape[1], dtype=x.dtype)
+        for edge in range(int(csr.indptr[row]), int(csr.indptr[row + 1])):
+            source = x[int(csr.indices[edge])]
+            message = torch.sigmoid(x[row] * p["gate"] + source) * source
+            if csr.relation is not None:
+                message = message * p["kind"][int(csr.relation[edge])]
+            if csr.features is not None:
+                message = message + csr.features[edge].to(x.dtype) @ p["edge"]
+            total = total + (message if csr.weight is None else message * float(csr.weight[edge]))
+        gated.append(total)
+    return mean(count, x) @ p["lin.weight"].t() + p["lin.bias"] + torch.stack(gated) @ p["root.weight"].t()
 
 
 def messages(p: dict[str, Tensor], graph: Graph, x: Tensor) -> Tensor:

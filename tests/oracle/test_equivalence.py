@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from tests.oracle.cases import LAYERS, assemble, assert_same, expected, worker
+from tests.oracle.cases import LAYERS, assemble, assert_same, expected, layers_for, worker
 from tests.partition.drawn import cut_graphs, graph_of
 from tests.workers import run_workers
 from weft.aggregate import MATERIALISED, SEQUENTIAL, Schedule
@@ -25,7 +25,8 @@ SCHEDULES = {
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES.keys())
 
 
-def check(graph, owner, num_workers, dtype=torch.float64, names=NAMES, schedule=MATERIALISED):
+def check(graph, owner, num_workers, dtype=torch.float64, schedule=MATERIALISED):
+    names = layers_for(graph)
     shards = make_shards(graph, owner, num_workers)
     answers = run_workers(worker, num_workers, shards, names, dtype, "raw", schedule)
     for name in names:

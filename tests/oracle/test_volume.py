@@ -32,7 +32,7 @@ def step_bytes(comm: Communicator, shards: list[Shard], model: dict[str, Any], c
     """One training step; the bytes by class and what the formula needs: halo rows and the model's widths."""
     view = GraphView(shards[comm.worker], comm, codec_named(codec))
     torch.manual_seed(0)
-    module = build_model(ModelConfig(**model), 6, 4)
+    module = build_model(ModelConfig(**model), 6, 4, view.num_relations)
     assert view.shard.x is not None
     view.hold_constant(view.shard.x)
     for epoch in (1, 2):  # the first also aggregates the constant input
@@ -58,11 +58,12 @@ def step_bytes(comm: Communicator, shards: list[Shard], model: dict[str, Any], c
         ({"name": "sage", "layers": 2, "hidden": 8}, 6, 4, 4),
         ({"name": "sage", "layers": 2, "hidden": 8, "reduce": "max"}, 6, 8, 8),
         ({"name": "gin", "layers": 1, "hidden": 8}, 6, 0, 0),
+        ({"name": "rgcn", "layers": 2, "hidden": 8}, 6, 8, 8),  # once, for all relations
         ({"name": "gat", "layers": 2, "hidden": 2, "heads": 3}, 0, 6 + 3 + 4 + 1, 6 + 3 + 4 + 1),  # values and logits
         ({"name": "gatv2", "layers": 2, "hidden": 2, "heads": 3}, 0, 6 + 4, 6 + 4),
         ({"name": "transformer", "layers": 2, "hidden": 2, "heads": 3}, 0, 2 * (6 + 4), 2 * (6 + 4)),  # keys and values
     ],
-    ids=["gcn-narrow", "gcn-wide", "sage", "sage-max", "gin", "gat", "gatv2", "transformer"],
+    ids=["gcn-narrow", "gcn-wide", "sage", "sage-max", "gin", "rgcn", "gat", "gatv2", "transformer"],
 )
 def test_bytes_equal_the_formula(num_workers, codec, size, model, cached, forward, backward):
     if codec != "raw" and model.get("reduce") == "max":

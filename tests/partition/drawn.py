@@ -11,17 +11,30 @@ from torch import Tensor
 from weft.graph.graph import CSR, Graph
 from weft.partition.shard import Shard
 
+RELATIONS = 3
+Edge = tuple[int, int, tuple[float, ...]]  # source and destination by global id, and what the edge carries
 
-def graph_of(num_nodes: int, edges: list[tuple[int, int]], weighted: bool, features: int = 3) -> Graph:
+
+def graph_of(
+    num_nodes: int,
+    edges: list[tuple[int, int]],
+    weighted: bool,
+    features: int = 3,
+    relations: int = RELATIONS,
+    edge_features: int = 2,
+) -> Graph:
     """Edges (source, destination); the weight of edge k is k + 1, so that every edge can be told apart."""
-    weights = sorted((dst, src, k + 1.0) for k, (src, dst) in enumerate(edges))
+    numbers = sorted((dst, src, k) for k, (src, dst) in enumerate(edges))
     indptr = np.zeros(num_nodes + 1, np.int64)
-    np.add.at(indptr, np.array([d + 1 for d, _, _ in weights], np.int64), 1)
+    np.add.at(indptr, np.array([d + 1 for d, _, _ in numbers], np.int64), 1)
+    number = torch.tensor([k for _, _, k in numbers], dtype=torch.int64)
     adjacency = CSR(
         torch.from_numpy(np.cumsum(indptr)),
-        torch.tensor([s for _, s, _ in weights], dtype=torch.int32),
+        torch.tensor([s for _, s, _ in numbers], dtype=torch.int32),
         num_nodes,
-        torch.tensor([w for _, _, w in weights]) if weighted else None,
+        number + 1.0 if weighted else None,
+        (number * 7 % 5 % relations).to(torch.int16) if relations else None,
+        (number[:, None] / 8 - torch.arange(edge_features)).float() if edge_features else None,
     )
     generator = torch.Generator().manual_seed(num_nodes)
     train = torch.rand(num_nodes, generator=generator) < 0.5
@@ -34,6 +47,7 @@ def graph_of(num_nodes: int, edges: list[tuple[int, int]], weighted: bool, featu
         test_mask=torch.stack([train, ~train]),  # two public splits
         num_classes=4,
         name="drawn",
+        num_relations=relations,
     )
 
 
@@ -43,7 +57,14 @@ def graphs(draw: st.DrawFn, max_nodes: int = 14) -> Graph:
     num_nodes = draw(st.integers(0, max_nodes))
     vertex = st.integers(0, max(0, num_nodes - 1))
     edges = draw(st.lists(st.tuples(vertex, vertex), max_size=40 if num_nodes else 0))
-    return graph_of(num_nodes, edges, draw(st.booleans()), draw(st.sampled_from([0, 3])))
+    return graph_of(
+        num_nodes,
+        edges,
+        draw(st.booleans()),
+        features=draw(st.sampled_from([0, 3])),
+        relations=draw(st.sampled_from([0, RELATIONS])),
+        edge_features=draw(st.sampled_from([0, 2])),
+    )
 
 
 @st.composite
@@ -55,29 +76,30 @@ def cut_graphs(draw: st.DrawFn, max_parts: int = 5) -> tuple[Graph, Tensor, int]
     return graph, torch.tensor(owner, dtype=torch.int32), parts
 
 
-def graph_edges(graph: Graph) -> list[tuple[int, int, float]]:
-    csr = graph.adjacency
-    return [
-        (int(csr.indices[k]), row, 1.0 if csr.weight is None else float(csr.weight[k]))
-        for row in range(csr.num_rows)
-        for k in range(int(csr.indptr[row]), int(csr.indptr[row + 1]))
-    ]
+def graph_edges(graph: Graph) -> list[Edge]:
+    ids = torch.arange(graph.num_nodes)
+    return csr_edges(graph.adjacency, ids, ids)
 
 
-def csr_edges(csr: CSR, row_ids: Tensor, col_ids: Tensor) -> list[tuple[int, int, float]]:
-    """(source, destination, weight) in global ids, in storage order."""
+def csr_edges(csr: CSR, row_ids: Tensor, col_ids: Tensor) -> list[Edge]:
+    """Every edge in global ids, in storage order."""
     assert csr.num_rows == row_ids.numel() and csr.num_cols == col_ids.numel()
     assert csr.indptr.dtype == torch.int64 and csr.indices.dtype == torch.int32
+    assert csr.relation is None or csr.relation.dtype == torch.int16
     return [
-        (int(col_ids[csr.indices[k]]), int(row_ids[row]), 1.0 if csr.weight is None else float(csr.weight[k]))
+        (int(col_ids[csr.indices[k]]), int(row_ids[row]), carried(csr, k))
         for row in range(csr.num_rows)
         for k in range(int(csr.indptr[row]), int(csr.indptr[row + 1]))
     ]
+
+
+def carried(csr: CSR, edge: int) -> tuple[float, ...]:
+    return tuple(value for data in csr.edge_data.values() for value in data[edge].reshape(-1).tolist())
 
 
 def check_shards(graph: Graph, shards: list[Shard]) -> None:
     """Everything that must hold of a set of shards, whatever cut them."""
-    seen: Counter[tuple[int, int, float]] = Counter()
+    seen: Counter[Edge] = Counter()
     owned: list[int] = []
     for worker, shard in enumerate(shards):
         assert (shard.worker, shard.num_workers) == (worker, len(shards))
@@ -107,9 +129,9 @@ def check_halo(shard: Shard, shards: list[Shard]) -> None:
             assert shard.halo_rows[slot - 1] < shard.halo_rows[slot]
 
 
-def check_blocks(shard: Shard, remote: list[tuple[int, int, float]]) -> None:
+def check_blocks(shard: Shard, remote: list[Edge]) -> None:
     """The blocks by source worker are the remote edges, each once."""
-    union: Counter[tuple[int, int, float]] = Counter()
+    union: Counter[Edge] = Counter()
     first = 0
     for worker, count in enumerate(shard.halo_counts):
         ids = shard.halo_ids[first : first + count]
@@ -131,6 +153,9 @@ def check_rows(graph: Graph, shard: Shard) -> None:
         assert torch.equal(mine, whole[..., ids])
     assert (shard.num_global_nodes, shard.num_global_edges) == (graph.num_nodes, graph.num_edges)
     assert (shard.num_classes, shard.graph_name) == (graph.num_classes, graph.name)
+    assert shard.num_relations == graph.num_relations
+    for csr in (shard.local, shard.remote):
+        assert csr.edge_data.keys() == graph.adjacency.edge_data.keys()
 
 
 def same_shard(first: Shard, second: Shard) -> None:
@@ -148,7 +173,8 @@ def same_shard(first: Shard, second: Shard) -> None:
         one, two = getattr(first, name), getattr(second, name)
         assert one.num_cols == two.num_cols
         assert torch.equal(one.indptr, two.indptr) and torch.equal(one.indices, two.indices)
-        assert (one.weight is None) == (two.weight is None)
-        assert one.weight is None or torch.equal(one.weight, two.weight)
-    for name in ("num_global_nodes", "num_global_edges", "num_classes", "graph_name", "fingerprint"):
+        assert one.edge_data.keys() == two.edge_data.keys()
+        for kind, data in one.edge_data.items():
+            assert data.dtype == two.edge_data[kind].dtype and torch.equal(data, two.edge_data[kind]), kind
+    for name in ("num_global_nodes", "num_global_edges", "num_classes", "graph_name", "fingerprint", "num_relations"):
         assert getattr(first, name) == getattr(second, name)

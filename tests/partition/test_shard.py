@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -5,7 +7,7 @@ from torch import Tensor
 
 from tests.partition.drawn import check_shards, cut_graphs, graph_edges, graph_of, graphs
 from weft.errors import UserError
-from weft.graph.graph import CSR, Graph
+from weft.graph.graph import Graph
 from weft.partition.shard import make_shards, rows_ascend, whole_shard
 
 
@@ -39,12 +41,9 @@ def test_whole_shard_without_reordering_copies_nothing() -> None:
 def test_rows_in_any_order_are_made_to_ascend() -> None:
     ascending = graph_of(4, [(3, 0), (1, 0), (2, 0), (0, 2), (3, 2)], weighted=True)
     csr = ascending.adjacency
-    assert csr.weight is not None
-    flip = torch.tensor([2, 0, 1, 4, 3])
-    shuffled = CSR(csr.indptr, csr.indices[flip], csr.num_cols, csr.weight[flip])
+    shuffled = csr.pick(torch.tensor([2, 0, 1, 4, 3]))
     assert rows_ascend(csr) and not rows_ascend(shuffled)
-    graph = Graph(shuffled, ascending.x, ascending.y, ascending.train_mask, ascending.val_mask)
-    graph = Graph(**{**graph.__dict__, "test_mask": ascending.test_mask})
+    graph = replace(ascending, adjacency=shuffled)
     check_shards(graph, make_shards(graph, torch.tensor([0, 0, 1, 1]), 2))
     check_shards(graph, [whole_shard(graph, reorder=False)])
     assert sorted(graph_edges(graph)) == sorted(graph_edges(ascending))

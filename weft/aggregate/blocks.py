@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 
 from weft import kernels
+from weft.errors import UserError
 from weft.graph.graph import CSR
 from weft.partition.shard import filter_csr
+
+NEW_LOOP = {"weight": 1, "relation": -1, "features": 0}  # what an added self-loop carries
 
 
 @dataclass(frozen=True)
@@ -103,21 +106,45 @@ def take_columns(csr: CSR, chosen: slice) -> CSR:
 
 
 def with_self_loops(csr: CSR) -> CSR:
-    """One self-loop on every row: those that have one keep it (the last, where there are several)."""
+    """One self-loop on every row: those that have one keep it (the last, where there are several).
+
+    A new one has weight 1, features 0 and relation -1, which is none of the graph's.
+    """
     degrees = csr.degrees()
     rows = torch.arange(csr.num_rows, device=degrees.device)
     destination = rows.repeat_interleave(degrees)
     source = csr.indices.long()
     loop = source == destination
-    loop_weight = torch.ones(csr.num_rows, dtype=torch.float32, device=degrees.device)
-    if csr.weight is not None:
-        loop_weight = loop_weight.to(csr.weight.dtype)
-        loop_weight[destination[loop]] = csr.weight[loop]
     indptr, indices, order = kernels.build_csr(
         torch.cat([source[~loop], rows]), torch.cat([destination[~loop], rows]), csr.num_cols, csr.num_rows
     )
-    weight = None if csr.weight is None else torch.cat([csr.weight[~loop], loop_weight])[order]
-    return CSR(indptr, indices, csr.num_cols, weight)
+    carried = {}
+    for name, data in csr.edge_data.items():
+        of_loop = data.new_full((csr.num_rows, *data.shape[1:]), NEW_LOOP[name])
+        of_loop[destination[loop]] = data[loop]
+        carried[name] = torch.cat([data[~loop], of_loop])[order]
+    return CSR(indptr, indices, csr.num_cols, **carried)
+
+
+def by_relation(csr: CSR, num_relations: int) -> CSR:
+    """The same edges with a row for every (destination, relation): row i * R + r holds i's in-edges of relation r.
+
+    Of what edges carry only the weights go along: the rows tell the relations.
+    """
+    assert csr.relation is not None, "edges of one kind have no relations to be grouped by"
+    num_rows = csr.num_rows * num_relations
+    if num_rows >= 2**31:
+        raise UserError(
+            f"{csr.num_rows} vertices of one worker times {num_relations} relations are more rows than weft can "
+            "number: use more workers, or join relations"
+        )
+    relation = csr.relation.long()
+    assert not relation.numel() or (int(relation.min()) >= 0 and int(relation.max()) < num_relations)
+    rows = torch.arange(csr.num_rows, device=relation.device).repeat_interleave(csr.degrees())
+    indptr, indices, order = kernels.build_csr(
+        csr.indices.long(), rows * num_relations + relation, csr.num_cols, num_rows
+    )
+    return CSR(indptr, indices, csr.num_cols, None if csr.weight is None else csr.weight[order])
 
 
 def row_sums(csr: CSR) -> Tensor:

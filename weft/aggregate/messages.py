@@ -27,8 +27,10 @@ CHUNK_BYTES = 16 << 20  # of one edge-wise tensor: a block's messages are comput
 class EdgeRows:
     """What a message function sees: one row per edge, each made when it is first asked for."""
 
-    def __init__(self, block: Block, first: int, end: int, src: Tensor | None, dst: Tensor | None) -> None:
-        self._block, self._span = block, slice(first, end)
+    def __init__(
+        self, block: Block, first: int, end: int, src: Tensor | None, dst: Tensor | None, dtype: torch.dtype
+    ) -> None:
+        self._block, self._span, self._dtype = block, slice(first, end), dtype
         self._src, self._dst = src, dst
         self.read: set[str] = set()
 
@@ -50,6 +52,19 @@ class EdgeRows:
     def weight(self) -> Tensor | None:
         """The graph's edge weights, [E], where it has them."""
         return None if self._block.csr.weight is None else self._block.csr.weight[self._span]
+
+    @property
+    def relation(self) -> Tensor | None:
+        """The kind of each edge, int64 [E], where the graph tells kinds apart."""
+        return None if self._block.csr.relation is None else self._block.csr.relation[self._span].long()
+
+    @property
+    def features(self) -> Tensor | None:
+        """The graph's edge features, [E, F], where it has them."""
+        if self._block.csr.features is None:
+            return None
+        features = self._block.csr.features[self._span]
+        return features.double() if self._dtype == torch.float64 else features
 
 
 MessageFn = Callable[[EdgeRows], Any]
@@ -192,13 +207,13 @@ class Messages:
             rows, sources = block.destinations[span], csr.indices[span]
             at_src = kernels.gather(src[0], sources).requires_grad_() if src else None
             at_dst = kernels.gather(x, rows).requires_grad_() if self.signature.reads_dst else None
-            yield EdgeRows(block, span.start, span.stop, at_src, at_dst), rows, sources
+            yield EdgeRows(block, span.start, span.stop, at_src, at_dst, x.dtype), rows, sources
 
 
 def inspect(fn: MessageFn, x: Tensor, block: Block, reduce: str) -> Signature:
     """Runs fn on no edges and sees which rows it reads, which tensors it brings, and what it returns."""
     ends = [x.new_zeros(0, x.shape[1], requires_grad=True) for _ in range(2)]
-    edges = EdgeRows(block if block.csr.weight is None else block.cast(x.dtype), 0, 0, *ends)
+    edges = EdgeRows(block if block.csr.weight is None else block.cast(x.dtype), 0, 0, ends[0], ends[1], x.dtype)
     seen = _Seen(ends)
     try:
         with torch.enable_grad(), seen:

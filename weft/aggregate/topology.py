@@ -11,13 +11,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from weft.aggregate.blocks import Block, row_sums, take_columns, with_self_loops
+from weft.aggregate.blocks import Block, by_relation, row_sums, take_columns, with_self_loops
 from weft.comm import Communicator, Route, Rows, build_route, raw, start_exchange
 from weft.errors import UserError
 from weft.partition import Shard
 
 Reduce = Literal["sum", "mean", "max"]
 Weight = Literal["edge", "symmetric"] | Tensor | None
+By = Literal["relation"] | None
 
 
 @dataclass(frozen=True)
@@ -84,13 +85,20 @@ class Topology:
         self.spans = tuple(_spans(self.num_in, schedule.blocks))
         self._made: dict[Any, Edges] = {}
 
-    def edges(self, reduce: str, weight: Weight, dtype: torch.dtype) -> Edges:
-        """Edges for an aggregation of rows of `dtype`; `reduce` "attend" adds self-loops and has no coefficients."""
+    def edges(self, reduce: str, weight: Weight, dtype: torch.dtype, by: By = None) -> Edges:
+        """Edges for an aggregation of rows of `dtype`; `reduce` "attend" adds self-loops and has no coefficients.
+
+        By relation they have a row for every (vertex, relation).
+        """
+        if by is not None:
+            self._check_by(by, weight)
         if isinstance(weight, Tensor):
             return self._cast(self._normalised(self._given(weight), reduce), dtype)
-        name = (reduce, weight, dtype == torch.float64)
+        name = (reduce, weight, dtype == torch.float64, by)
         if name not in self._made:
             made = self._looped if weight == "symmetric" or reduce == "attend" else self.plain
+            if by is not None:
+                made = self._by_relation
             if reduce == "attend" or weight is None:
                 made = _map(made, lambda block: block.scaled(None, None, None))
             if weight == "symmetric":
@@ -110,6 +118,22 @@ class Topology:
         """The graph with one self-loop per vertex, which is always from an own row."""
         own = with_self_loops(self.shard.local)
         return Edges(tuple(Block(take_columns(own, span)) for span in self.spans), self.plain.rounds)
+
+    @cached_property
+    def _by_relation(self) -> Edges:
+        count = self.shard.num_relations
+        return self._divided(by_relation(self.shard.local, count), by_relation(self.shard.remote, count))
+
+    def _check_by(self, by: By, weight: Weight) -> None:
+        if by != "relation":
+            raise UserError(f"aggregate(by={by!r}) is not known: choose relation, or leave it out")
+        if not self.shard.num_relations:
+            raise UserError(
+                f"{self.shard.graph_name} has edges of one kind, so that none can be told apart by relation: ingest it "
+                "with --relation-column"
+            )
+        if isinstance(weight, Tensor) or weight == "symmetric":
+            raise UserError('aggregate(by="relation") takes no weight but "edge"')
 
     @cached_property
     def in_degrees(self) -> Tensor:
@@ -174,12 +198,13 @@ class Level(Topology):
         self.rounds = tuple(self._shortened(round, mask) for round, mask in zip(base.rounds, used, strict=True))
         self._made = {}
 
-    def edges(self, reduce: str, weight: Weight, dtype: torch.dtype) -> Edges:
+    def edges(self, reduce: str, weight: Weight, dtype: torch.dtype, by: By = None) -> Edges:
         if isinstance(weight, Tensor):
-            return self._cut(self.base.edges(reduce, weight, dtype))
-        name = (reduce, weight, dtype == torch.float64)
+            return self._cut(self.base.edges(reduce, weight, dtype, by))
+        name = (reduce, weight, dtype == torch.float64, by)
         if name not in self._made:
-            self._made[name] = self._cut(self.base.edges(reduce, weight, dtype))
+            per_vertex = 1 if by is None else self.shard.num_relations
+            self._made[name] = self._cut(self.base.edges(reduce, weight, dtype, by), per_vertex)
         return self._made[name]
 
     @cached_property
@@ -204,13 +229,14 @@ class Level(Topology):
         route = build_route(self.comm, shard.halo_rows[round.slots][used], counts, self.num_in)
         return Round(route, round.slots, round.ids[used])
 
-    def _cut(self, edges: Edges) -> Edges:
+    def _cut(self, edges: Edges, rows_per_vertex: int = 1) -> Edges:
+        needed, wanted = self._num_needed * rows_per_vertex, self.num_out * rows_per_vertex
         own = (
-            block.first_rows(self._num_needed).first_columns(span.stop - span.start).padded(self.num_out)
+            block.first_rows(needed).first_columns(span.stop - span.start).padded(wanted)
             for block, span in zip(edges.own, self.spans, strict=True)
         )
         arriving = (
-            block.first_rows(self._num_needed).renumbered(columns, round.num_rows).padded(self.num_out)
+            block.first_rows(needed).renumbered(columns, round.num_rows).padded(wanted)
             for block, columns, round in zip(edges.rounds, self._columns, self.rounds, strict=True)
         )
         return Edges(tuple(own), tuple(arriving))

@@ -20,7 +20,7 @@ from weft.aggregate.noise import Noise
 from weft.aggregate.reducers import Attention, AttentionDropout, DotAttention, DynamicAttention, Max, Reducer, Sum
 from weft.aggregate.replay import Tape
 from weft.aggregate.schedules import Aggregate, Wire
-from weft.aggregate.topology import MATERIALISED, Edges, Level, Reduce, Schedule, Topology, Weight
+from weft.aggregate.topology import MATERIALISED, By, Edges, Level, Reduce, Schedule, Topology, Weight
 from weft.comm import Codec, Communicator, raw
 from weft.errors import UserError
 from weft.partition import Shard
@@ -91,6 +91,11 @@ class GraphView:
         return self.shard.num_halo
 
     @property
+    def num_relations(self) -> int:
+        """How many kinds of edges the graph has; 0: it does not tell edges apart."""
+        return self.shard.num_relations
+
+    @property
     def global_ids(self) -> Tensor:
         return self.topology.ids
 
@@ -156,19 +161,26 @@ class GraphView:
 
     # -- verbs -------------------------------------------------------------------------------------------------
 
-    def aggregate(self, x: Tensor, reduce: Reduce = "sum", weight: Weight = None, into: Tensor | None = None) -> Tensor:
+    def aggregate(
+        self, x: Tensor, reduce: Reduce = "sum", weight: Weight = None, into: Tensor | None = None, by: By = None
+    ) -> Tensor:
         """Folds the in-neighbours' rows of x [N, D] into one row per owned vertex.
 
         `weight`: None, "edge" (the graph's weights; the mean then divides by their sum), "symmetric"
         (D^-1/2 (A + I) D^-1/2, as GCN wants it), or a constant tensor with one entry per edge of this shard, local
-        edges first. With `into` (sum and mean only) the result is added there, in place.
+        edges first. With `into` (sum and mean only) the result is added there, in place. With by="relation" there is
+        one aggregate for each of the graph's R relations, side by side: [N, R*D].
         """
         if self.constant is not None and x is self.constant and into is None and not isinstance(weight, Tensor):
-            return self._aggregate_once(x, reduce, weight)
+            return self._aggregate_once(x, reduce, weight, by)
         if reduce not in ("sum", "mean", "max"):
             raise UserError(f"aggregate(reduce={reduce!r}) is not known: choose sum, mean or max")
-        edges = self.topology.edges(reduce, weight, x.dtype)
+        edges = self.topology.edges(reduce, weight, x.dtype, by)
         reducer: Reducer = Max() if reduce == "max" else Sum()
+        if by is not None:
+            if into is not None:
+                raise UserError('aggregate(by="relation") has no `into`: add its result yourself')
+            return self._run(reducer, edges, (), (x,)).view(self.num_out, self.num_relations * x.shape[1])
         if into is None:
             return self._run(reducer, edges, (), (x,))
         assert reduce != "max", "only sums can be added to what is there"
@@ -263,17 +275,17 @@ class GraphView:
     def is_constant(self, x: Tensor) -> bool:
         return x is self.constant
 
-    def _aggregate_once(self, x: Tensor, reduce: Reduce, weight: Weight) -> Tensor:
-        name = (reduce, weight)
+    def _aggregate_once(self, x: Tensor, reduce: Reduce, weight: Weight, by: By) -> Tensor:
+        name = (reduce, weight, by)
         if name not in self._cached:
             if self._whole is not self:
                 whole = self._whole
                 assert whole.constant is not None
-                self._cached[name] = whole._aggregate_once(whole.constant, reduce, weight)[: self.num_out]
+                self._cached[name] = whole._aggregate_once(whole.constant, reduce, weight, by)[: self.num_out]
                 return self._cached[name]
             self.constant, self._forward_kind = None, "features"
             with torch.no_grad(), self.taped(None):
-                self._cached[name] = self.aggregate(x, reduce, weight)
+                self._cached[name] = self.aggregate(x, reduce, weight, by=by)
             self.constant, self._forward_kind = x, "hidden_forward"
         return self._cached[name]
 

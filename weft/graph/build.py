@@ -13,10 +13,12 @@ from weft.errors import UserError
 from weft.graph.files import Array
 from weft.graph.graph import CSR, Graph
 from weft.graph.ids import map_endpoints
+from weft.graph.relations import Relations, check_count, number_relations
 from weft.kernels import build_csr
 
 MAX_NODES = 2**31 - 1  # column indices are int32
 VALUES_PER_CHUNK = 1 << 22
+NO_RELATIONS = Relations()
 ArrayLike = Tensor | Array | Sequence[Any]
 
 
@@ -27,6 +29,8 @@ def from_edges(
     x: ArrayLike | None = None,  # [N, F]
     y: ArrayLike | None = None,  # [N] or [N, C]
     weight: ArrayLike | None = None,  # [E]
+    relation: ArrayLike | None = None,  # [E] the kind of each edge, as numbers from 0 or as names
+    edge_features: ArrayLike | None = None,  # [E, F]
     num_nodes: int | None = None,
     ids: ArrayLike | None = None,  # [N] original ids, integers or strings; src and dst then hold such ids
     train_mask: ArrayLike | None = None,  # [N] or [S, N]
@@ -34,6 +38,8 @@ def from_edges(
     test_mask: ArrayLike | None = None,
     num_classes: int | None = None,
     class_names: Sequence[str] | None = None,
+    num_relations: int | None = None,
+    relation_names: Sequence[str] | None = None,
     undirected: bool = False,
     drop_duplicates: bool = False,
     name: str = "graph",
@@ -41,8 +47,9 @@ def from_edges(
 ) -> Graph:
     """A Graph from two arrays of endpoints, or one `edge_index` of shape [2, E] as `src`.
 
-    With `undirected` each edge u -> v is joined by v -> u of the same weight (a self-loop stays single).
-    `drop_duplicates` keeps the first of several equal edges. Self-loops are kept as they are. Without
+    With `undirected` each edge u -> v is joined by v -> u of the same weight and features (a self-loop stays
+    single); where edges have relations, the reverse of relation r is a relation of its own. `drop_duplicates` keeps
+    the first of several equal edges; those of different relations differ. Self-loops are kept as they are. Without
     `num_nodes`, N is the length of `ids`, `x` or `y`, else the largest endpoint + 1.
     """
     src_array, dst_array = _endpoints(src, dst)
@@ -52,8 +59,22 @@ def from_edges(
     count = _node_count(num_nodes, original_ids, features, targets, src_array, dst_array)
     if original_ids is not None:
         src_array, dst_array = map_endpoints(original_ids, src_array, dst_array)
-    edge_weight = None if weight is None else _weights(weight, src_array.size)
-    adjacency = csr_from_endpoints(src_array, dst_array, count, edge_weight, undirected, drop_duplicates)
+    num_edges = src_array.size
+    relations = Relations(total=num_relations or 0)
+    if relation is not None:
+        relations = number_relations(_as_array(relation), num_edges, num_relations, relation_names)
+    adjacency = csr_from_endpoints(
+        src_array,
+        dst_array,
+        count,
+        None if weight is None else _weights(weight, num_edges),
+        undirected,
+        drop_duplicates,
+        relations=relations,
+        features=None if edge_features is None else _edge_features(edge_features, num_edges),
+    )
+    if undirected:
+        relations = relations.with_reverses()
     labels, classes = _classes(targets, num_classes, class_names)
     graph = Graph(
         adjacency=adjacency,
@@ -66,6 +87,8 @@ def from_edges(
         name=name,
         original_ids=original_ids,
         class_names=None if class_names is None else tuple(class_names),
+        num_relations=relations.total,
+        relation_names=relations.names,
         meta=dict(meta or {}),
     )
     check_graph(graph)
@@ -79,8 +102,10 @@ def csr_from_endpoints(
     weight: Tensor | None = None,
     undirected: bool = False,
     drop_duplicates: bool = False,
+    relations: Relations = NO_RELATIONS,
+    features: Tensor | None = None,
 ) -> CSR:
-    """In-edges as CSR, each row in ascending order of source; ends are integers in [0, num_nodes)."""
+    """In-edges as CSR, each row in ascending order of source, then relation; ends are integers in [0, num_nodes)."""
     if num_nodes > MAX_NODES:
         raise UserError(f"the graph has {num_nodes} vertices, more than the {MAX_NODES} that weft can hold")
     _check_endpoints(src, dst, num_nodes)
@@ -88,27 +113,45 @@ def csr_from_endpoints(
     for k, (there, back) in enumerate(((src, dst), (dst, src))):
         other = back[src != dst] if undirected else back[:0]
         ends[k] = np.concatenate([there, other], dtype=np.int32, casting="unsafe")
-    if weight is not None and undirected:
-        weight = torch.cat([weight, weight[torch.from_numpy(src != dst)]])
-    indptr, indices, order = build_csr(torch.from_numpy(ends[0]), torch.from_numpy(ends[1]), num_nodes, num_nodes)
-    if weight is not None:
-        weight = weight[order]
+    source, destination = (torch.from_numpy(end) for end in ends)
+    data = {"weight": weight, "relation": relations.of_edge, "features": features}
+    carried = {name: values for name, values in data.items() if values is not None}
+    if undirected and carried:
+        check_count(2 * relations.total)
+        reversible = torch.from_numpy(src != dst)
+        for name, values in carried.items():
+            back_values = values[reversible]
+            carried[name] = torch.cat([values, back_values + relations.total if name == "relation" else back_values])
+    if "relation" in carried:  # equal ends keep their order, so they ascend by relation afterwards too
+        by_relation = torch.argsort(carried["relation"], stable=True)
+        source, destination = source[by_relation], destination[by_relation]
+        carried = {name: values[by_relation] for name, values in carried.items()}
+    indptr, indices, order = build_csr(source, destination, num_nodes, num_nodes)
+    csr = CSR(indptr, indices, num_nodes, **{name: values[order] for name, values in carried.items()})
     del order
-    if drop_duplicates and indices.numel():
-        keep = torch.ones(indices.numel(), dtype=torch.bool)
-        torch.ne(indices[1:], indices[:-1], out=keep[1:])
-        keep[indptr[:-1][indptr[:-1] < indices.numel()]] = True  # a row's first edge has no predecessor
-        kept_before = torch.zeros(indices.numel() + 1, dtype=torch.int64)
-        torch.cumsum(keep, 0, out=kept_before[1:])
-        indptr, indices = kept_before[indptr], indices[keep]
-        weight = None if weight is None else weight[keep]
-    return CSR(indptr, indices, num_nodes, weight)
+    return _without_duplicates(csr) if drop_duplicates and csr.num_edges else csr
+
+
+def _without_duplicates(csr: CSR) -> CSR:
+    """The first of equal edges, which lie one after another."""
+    keep = torch.ones(csr.num_edges, dtype=torch.bool)
+    torch.ne(csr.indices[1:], csr.indices[:-1], out=keep[1:])
+    if csr.relation is not None:
+        keep[1:] |= csr.relation[1:] != csr.relation[:-1]
+    keep[csr.indptr[:-1][csr.indptr[:-1] < csr.num_edges]] = True  # a row's first edge has no predecessor
+    kept_before = torch.zeros(csr.num_edges + 1, dtype=torch.int64)
+    torch.cumsum(keep, 0, out=kept_before[1:])
+    return csr.pick(keep, kept_before[csr.indptr])
 
 
 def to_undirected(graph: Graph) -> Graph:
-    """The same graph with every edge in both directions, each once; of equal edges the first weight counts."""
+    """The same graph with every edge in both directions, each once; of equal edges the first counts.
+
+    Where edges have relations, those that run backwards are of relations of their own.
+    """
     adjacency = graph.adjacency
     dst = np.repeat(np.arange(graph.num_nodes, dtype=np.int32), adjacency.degrees().numpy())
+    relations = Relations(adjacency.relation, graph.num_relations, graph.relation_names)
     both = csr_from_endpoints(
         adjacency.indices.numpy(),
         dst,
@@ -116,8 +159,11 @@ def to_undirected(graph: Graph) -> Graph:
         adjacency.weight,
         undirected=True,
         drop_duplicates=True,
+        relations=relations,
+        features=adjacency.features,
     )
-    return replace(graph, adjacency=both)
+    relations = relations.with_reverses()
+    return replace(graph, adjacency=both, num_relations=relations.total, relation_names=relations.names)
 
 
 def check_graph(graph: Graph) -> None:
@@ -135,6 +181,9 @@ def check_graph(graph: Graph) -> None:
         _check_finite(graph.x, "features", graph.original_ids)
     if graph.adjacency.weight is not None:
         _check_finite(graph.adjacency.weight, "edge weights", None)
+    _check_relations(graph)
+    if graph.adjacency.features is not None:
+        _check_edge_features(graph.adjacency.features, graph.num_edges)
     if graph.y is not None:
         _check_targets(graph)
     _check_masks(graph)
@@ -274,6 +323,41 @@ def _weights(weight: ArrayLike, num_edges: int) -> Tensor:
     if array.shape not in ((num_edges,), (num_edges, 1)):
         raise UserError(f"edge weights have shape {list(array.shape)} for {num_edges} edges: give one per edge")
     return torch.from_numpy(array.reshape(-1).astype(np.float32))
+
+
+def _edge_features(features: ArrayLike, num_edges: int) -> Tensor:
+    array = _as_array(features)
+    if array.dtype.kind not in "biuf":
+        raise UserError(f"edge features are {array.dtype}: give numbers")
+    tensor = torch.from_numpy(_writable(array.reshape(-1, 1) if array.ndim == 1 else array)).to(torch.float32)
+    _check_edge_features(tensor, num_edges)
+    return tensor
+
+
+def _check_edge_features(features: Tensor, num_edges: int) -> None:
+    if features.dim() != 2 or features.shape[0] != num_edges or features.shape[1] == 0:
+        raise UserError(
+            f"edge features have shape {list(features.shape)} for {num_edges} edges: give one row per edge, [E, F]"
+        )
+    _check_finite(features, "edge features", None)
+
+
+def _check_relations(graph: Graph) -> None:
+    relation, count = graph.adjacency.relation, graph.num_relations
+    if (relation is None) != (count == 0):
+        having = "no relations" if relation is None else "relations"
+        raise UserError(f"graph '{graph.name}' has num_relations={count}, but its edges have {having}: give both")
+    if relation is None:
+        return
+    check_count(count)
+    if relation.shape != (graph.num_edges,) or relation.dtype != torch.int16:
+        raise UserError(f"relations are {relation.dtype} {list(relation.shape)}: give int16, one per edge")
+    if relation.numel() and (int(relation.min()) < 0 or int(relation.max()) >= count):
+        raise UserError(
+            f"the edges' relations are {int(relation.min())}..{int(relation.max())}, but there are 0..{count - 1}"
+        )
+    if graph.relation_names is not None and len(graph.relation_names) != count:
+        raise UserError(f"there are {len(graph.relation_names)} relation names for {count} relations")
 
 
 def _mask(mask: ArrayLike | None) -> Tensor | None:

@@ -23,6 +23,7 @@ from weft.graph.store import load_graph
 from weft.graph.synthetic import PREFIX, PRESETS, parse_synthetic
 
 DATA_FOLDER = "WEFT_DATA"  # environment: a folder of NAME.npz files and graph folders; downloads go there too
+ABOUT_EDGES = {"edge_index", "weight", "relation", "edge_features"}  # arrays of an npz that holds no whole graph
 PYG_PREFIX = "pyg:"
 PYG = {  # name: class in torch_geometric.datasets, its name argument
     "citeseer": ("Planetoid", "CiteSeer"),
@@ -90,7 +91,7 @@ def ingest(source: str | Path, **options: Any) -> Graph:
 
 def _is_whole(path: Path) -> bool:
     """Whether an npz file says more than edges: then its features, labels and splits must not get lost."""
-    return path.suffix == ".npz" and bool(set(read_npz_names(path)) & (set(KEYS) - {"edge_index", "weight"}))
+    return path.suffix == ".npz" and bool(set(read_npz_names(path)) & (set(KEYS) - ABOUT_EDGES))
 
 
 def load_named(name: str, root: str | Path | None = None) -> Graph:

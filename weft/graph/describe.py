@@ -22,6 +22,8 @@ class Description:
     num_classes: int
     multi_label: bool
     weighted: bool
+    relations: tuple[tuple[str, int], ...]  # name (or number) and edges of each relation; empty: one kind of edges
+    num_edge_features: int
     undirected: bool
     self_loops: int
     duplicate_edges: int
@@ -55,7 +57,7 @@ def describe(graph: Graph) -> Description:
     labelled = 0
     if graph.y is not None:
         labelled = int((graph.y >= 0).sum()) if graph.y.dim() == 1 else int((graph.y >= 0).any(1).sum())
-    tensors = (adjacency.indptr, adjacency.indices, adjacency.weight)
+    tensors = (adjacency.indptr, adjacency.indices, *adjacency.edge_data.values())
     return Description(
         name=graph.name,
         num_nodes=graph.num_nodes,
@@ -65,6 +67,8 @@ def describe(graph: Graph) -> Description:
         num_classes=graph.num_classes,
         multi_label=graph.multi_label,
         weighted=adjacency.weight is not None,
+        relations=_relation_sizes(graph),
+        num_edge_features=graph.num_edge_features,
         undirected=is_undirected(graph),
         self_loops=loops,
         duplicate_edges=duplicates,
@@ -77,7 +81,7 @@ def describe(graph: Graph) -> Description:
         homophily=same / judged if judged else None,
         labelled=labelled,
         splits=_split_sizes(graph),
-        structure_bytes=sum(tensor.nbytes for tensor in tensors if tensor is not None),
+        structure_bytes=sum(tensor.nbytes for tensor in tensors),
         feature_bytes=0 if graph.x is None else graph.x.nbytes,
         fingerprint=graph.fingerprint,
     )
@@ -86,7 +90,7 @@ def describe(graph: Graph) -> Description:
 def is_undirected(graph: Graph) -> bool:
     """Whether every edge has its reverse as often, by comparing order-free sums of hashes of both directions."""
     forward = backward = 0
-    for row, column in _chunks(graph):
+    for row, column, _ in _chunks(graph):
         forward += int(_mix(row, column).sum())
         backward += int(_mix(column, row).sum())
     return (forward - backward) % 2**64 == 0
@@ -98,9 +102,9 @@ def _mix(a: Tensor, b: Tensor) -> Tensor:
     return value ^ (value >> 32)
 
 
-def _chunks(graph: Graph) -> Iterator[tuple[Tensor, Tensor]]:
-    """Destination and source of every edge, whole rows at a time."""
-    indptr, indices = graph.adjacency.indptr, graph.adjacency.indices
+def _chunks(graph: Graph) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    """Destination, source and relation of every edge, whole rows at a time."""
+    indptr, indices, relation = graph.adjacency.indptr, graph.adjacency.indices, graph.adjacency.relation
     begin = 0
     while begin < graph.num_nodes:
         limit = indptr[begin] + EDGES_PER_CHUNK
@@ -108,22 +112,34 @@ def _chunks(graph: Graph) -> Iterator[tuple[Tensor, Tensor]]:
         end = min(end, graph.num_nodes)
         degree = indptr[begin + 1 : end + 1] - indptr[begin:end]
         row = torch.repeat_interleave(torch.arange(begin, end), degree)
-        yield row, indices[int(indptr[begin]) : int(indptr[end])].long()
+        edges = slice(int(indptr[begin]), int(indptr[end]))
+        yield row, indices[edges].long(), None if relation is None else relation[edges]
         begin = end
 
 
 def _edge_counts(graph: Graph) -> tuple[int, int, int, int]:
     same = judged = loops = duplicates = 0
     labels = graph.y if graph.y is not None and graph.y.dim() == 1 else None
-    for row, column in _chunks(graph):
+    for row, column, relation in _chunks(graph):
         loops += int((row == column).sum())
-        duplicates += int(((row[1:] == row[:-1]) & (column[1:] == column[:-1])).sum())
+        repeats = (row[1:] == row[:-1]) & (column[1:] == column[:-1])
+        if relation is not None:
+            repeats &= relation[1:] == relation[:-1]
+        duplicates += int(repeats.sum())
         if labels is not None:
             first, second = labels[row], labels[column]
             known = (first >= 0) & (second >= 0)
             same += int(((first == second) & known).sum())
             judged += int(known.sum())
     return same, judged, loops, duplicates
+
+
+def _relation_sizes(graph: Graph) -> tuple[tuple[str, int], ...]:
+    if graph.adjacency.relation is None:
+        return ()
+    names = graph.relation_names or tuple(str(number) for number in range(graph.num_relations))
+    counts = torch.bincount(graph.adjacency.relation.int(), minlength=graph.num_relations)
+    return tuple(zip(names, counts.tolist(), strict=True))
 
 
 def _split_sizes(graph: Graph) -> tuple[dict[str, int], ...]:

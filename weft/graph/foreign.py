@@ -1,13 +1,16 @@
 """Graphs of other libraries: PyG and DGL objects, PyG and GraphBolt data set folders."""
 
 import importlib
+from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import yaml
+from torch import Tensor
 
 from weft.errors import UserError
 from weft.graph.build import from_edges
@@ -16,23 +19,45 @@ from weft.graph.files import Array
 from weft.graph.graph import Graph
 
 WEIGHT_KEYS = ("edge_weight", "weight", "w")
+DGL_FEATURES, DGL_LABELS = ("feat", "feature", "x"), ("label", "labels", "y")
+ROLES = ("train", "val", "test")
+
+
+class Vertices(NamedTuple):
+    """The vertices of one type, as another library's graph holds them; what is None, they do not have."""
+
+    num_nodes: int
+    x: Any
+    y: Any
+    masks: dict[str, Any]  # train, val, test
+
+
+class Connections(NamedTuple):
+    """The edges of one type."""
+
+    ends: Any  # sources and destinations, numbered within their types
+    weight: Any
+    features: Any = None
 
 
 def from_pyg(data: Any, name: str = "pyg", num_classes: int | None = None) -> Graph:
-    """A Graph from a torch_geometric `Data`, or from a data set that holds a single one."""
+    """A Graph from a torch_geometric `Data` or `HeteroData`, or from a data set that holds a single one.
+
+    `edge_type` are relations. `edge_attr` are edge weights where it is one column and there are no others, else edge
+    features. The vertices of a `HeteroData` lie one type after another, as `meta["node_types"]` counts them.
+    """
     if not hasattr(type(data), "num_nodes") and hasattr(data, "num_classes"):  # a data set
         if len(data) != 1:
             raise UserError(f"the PyG data set holds {len(data)} graphs: weft trains on one; pick it by index")
         num_classes, data = num_classes or int(data.num_classes), data[0]
     if hasattr(data, "edge_types"):
-        raise UserError("the PyG graph is heterogeneous: weft trains on one kind of vertices; use to_homogeneous()")
+        return _from_hetero_pyg(data, name, num_classes)
     if getattr(data, "edge_index", None) is None:
         raise UserError("the PyG graph has no edge_index (an adj_t only?): convert it to edge_index first")
-    weight = next((value for key in WEIGHT_KEYS if (value := getattr(data, key, None)) is not None), None)
-    attributes = getattr(data, "edge_attr", None)
-    if weight is None and attributes is not None and attributes.numel() == data.edge_index.shape[1]:
-        weight = attributes.reshape(-1)
-    masks = {role: getattr(data, f"{role}_mask", None) for role in ("train", "val", "test")}
+    weight = _first(data, *WEIGHT_KEYS)
+    features = getattr(data, "edge_attr", None)
+    if weight is None and features is not None and features.numel() == data.edge_index.shape[1]:
+        weight, features = features.reshape(-1), None
     labels = getattr(data, "y", None)
     return from_edges(
         data.edge_index,
@@ -40,34 +65,137 @@ def from_pyg(data: Any, name: str = "pyg", num_classes: int | None = None) -> Gr
         x=_dense(getattr(data, "x", None)),
         y=labels,
         weight=weight,
-        **{f"{role}_mask": _splits_first(mask) for role, mask in masks.items()},
+        relation=getattr(data, "edge_type", None),
+        edge_features=features,
+        **_splits_first(_masks(data)),
         num_classes=None if labels is not None and labels.dim() == 2 and labels.shape[1] > 1 else num_classes,
         name=name,
         meta={"source": "pyg"},
     )
 
 
+def _from_hetero_pyg(data: Any, name: str, num_classes: int | None) -> Graph:
+    nodes = {
+        kind: Vertices(
+            int(data[kind].num_nodes or 0),
+            _dense(getattr(data[kind], "x", None)),
+            getattr(data[kind], "y", None),
+            _masks(data[kind]),
+        )
+        for kind in data.node_types
+    }
+    edges = {}
+    for kind in data.edge_types:
+        if getattr(data[kind], "edge_index", None) is None:
+            raise UserError(
+                f"the PyG graph has no edge_index of {kind} (an adj_t only?): convert it to edge_index first"
+            )
+        features = getattr(data[kind], "edge_attr", None)
+        edges[kind] = Connections(data[kind].edge_index, _first(data[kind], *WEIGHT_KEYS), features)
+    return _from_types(nodes, edges, name, "pyg", num_classes)
+
+
 def from_dgl(graph: Any, name: str = "dgl") -> Graph:
-    """A Graph from a homogeneous DGL graph with `feat`, `label` and masks in its ndata."""
+    """A Graph from a DGL graph with `feat`, `label` and masks in its ndata.
+
+    The vertices of a heterogeneous graph lie one type after another, as `meta["node_types"]` counts them.
+    """
     if len(graph.ntypes) > 1 or len(graph.etypes) > 1:
-        raise UserError("the DGL graph is heterogeneous: weft trains on one kind of vertices; use to_homogeneous()")
+        nodes = {
+            kind: Vertices(
+                int(graph.num_nodes(kind)),
+                _first(graph.nodes[kind].data, *DGL_FEATURES),
+                _first(graph.nodes[kind].data, *DGL_LABELS),
+                _masks(graph.nodes[kind].data),
+            )
+            for kind in graph.ntypes
+        }
+        edges = {
+            kind: Connections(graph.edges(etype=kind), _first(graph.edges[kind].data, *WEIGHT_KEYS))
+            for kind in graph.canonical_etypes
+        }
+        return _from_types(nodes, edges, name, "dgl")
     src, dst = graph.edges()
-    nodes, edges = graph.ndata, graph.edata
-
-    def first(data: Any, *keys: str) -> Any:
-        return next((data[key] for key in keys if key in data), None)
-
     return from_edges(
         src,
         dst,
         num_nodes=int(graph.num_nodes()),
-        x=first(nodes, "feat", "feature", "x"),
-        y=first(nodes, "label", "labels", "y"),
-        weight=first(edges, *WEIGHT_KEYS),
-        **{f"{role}_mask": _splits_first(first(nodes, f"{role}_mask")) for role in ("train", "val", "test")},
+        x=_first(graph.ndata, *DGL_FEATURES),
+        y=_first(graph.ndata, *DGL_LABELS),
+        weight=_first(graph.edata, *WEIGHT_KEYS),
+        **_splits_first(_masks(graph.ndata)),
         name=name,
         meta={"source": "dgl"},
     )
+
+
+def _from_types(
+    nodes: Mapping[str, Vertices],
+    edges: Mapping[tuple[str, str, str], Connections],
+    name: str,
+    source: str,
+    num_classes: int | None = None,
+) -> Graph:
+    """One graph of several types of vertices, laid one after another, whose types of edges are its relations."""
+    if not edges:
+        raise UserError(f"the heterogeneous {source} graph has no edges: nothing to train on")
+    labelled = [kind for kind, held in nodes.items() if held.y is not None]
+    if len(labelled) > 1:
+        raise UserError(f"vertices of the types {', '.join(labelled)} have labels: keep those of the type to predict")
+    first = dict(zip(nodes, accumulate((held.num_nodes for held in nodes.values()), initial=0), strict=False))
+    ends = [(links.ends[0] + first[kind[0]], links.ends[1] + first[kind[2]]) for kind, links in edges.items()]
+    sizes = {kind: held.num_nodes for kind, held in nodes.items()}
+    counts = {" ".join(kind): links.ends[0].numel() for kind, links in edges.items()}
+    splits = {
+        role: _joined("masks", {kind: held.masks.get(role) for kind, held in nodes.items()}, sizes) for role in ROLES
+    }
+    return from_edges(
+        torch.cat([src for src, _ in ends]),
+        torch.cat([dst for _, dst in ends]),
+        num_nodes=sum(sizes.values()),
+        x=_joined("features", {kind: held.x for kind, held in nodes.items()}, sizes),
+        y=_joined("labels", {kind: held.y for kind, held in nodes.items()}, sizes, missing=-1),
+        weight=_joined("weights", {" ".join(kind): links.weight for kind, links in edges.items()}, counts, missing=1),
+        relation=torch.arange(len(edges)).repeat_interleave(torch.tensor(list(counts.values()))),
+        relation_names=list(counts),
+        edge_features=_joined("features", {" ".join(kind): links.features for kind, links in edges.items()}, counts),
+        **_splits_first({role: mask for role, mask in splits.items() if mask is not None}),
+        num_classes=num_classes,
+        name=name,
+        meta={"source": source, "node_types": sizes},
+    )
+
+
+def _joined(what: str, given: Mapping[str, Any], sizes: Mapping[str, int], missing: int = 0) -> Tensor | None:
+    """The rows of all types, one type after another; types without any get rows of `missing`."""
+    held = {kind: rows for kind, rows in given.items() if rows is not None}
+    if not held:
+        return None
+    shapes = {kind: tuple(rows.shape[1:]) for kind, rows in held.items()}
+    if len(set(shapes.values())) > 1:
+        widths = ", ".join(f"'{kind}' {list(shape)}" for kind, shape in shapes.items())
+        raise UserError(
+            f"the types have {what} of different widths ({widths} columns): bring them to one width before you hand "
+            f"the graph to weft, or remove the {what} of all but one type"
+        )
+    like = next(iter(held.values()))
+    return torch.cat([held.get(kind, like.new_full((size, *like.shape[1:]), missing)) for kind, size in sizes.items()])
+
+
+def _first(data: Any, *keys: str) -> Any:
+    """The first of these that PyG's or DGL's storage has."""
+    return next((value for key in keys if key in data and (value := data[key]) is not None), None)
+
+
+def _masks(data: Any) -> dict[str, Any]:
+    """The split masks that are there, [N] or [N, S]."""
+    found = {role: _first(data, f"{role}_mask") for role in ROLES}
+    return {role: mask for role, mask in found.items() if mask is not None}
+
+
+def _splits_first(masks: Mapping[str, Any]) -> dict[str, Any]:
+    """Masks by argument name; PyG and DGL keep S splits as [N, S], weft as [S, N]."""
+    return {f"{role}_mask": mask.T.contiguous() if mask.dim() == 2 else mask for role, mask in masks.items()}
 
 
 def load_graphbolt_folder(path: Path) -> Graph:
@@ -146,11 +274,6 @@ def require(module: str, extra: str, why: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError:
         raise UserError(f"{why}, which needs {module}: pip install 'weft[{extra}]'") from None
-
-
-def _splits_first(mask: Any) -> Any:
-    """PyG and DGL keep S splits as [N, S], weft as [S, N]."""
-    return mask.T.contiguous() if mask is not None and mask.dim() == 2 else mask
 
 
 def _dense(x: Any) -> Any:

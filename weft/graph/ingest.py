@@ -8,7 +8,7 @@ import numpy as np
 
 from weft.errors import UserError
 from weft.graph.build import from_edges
-from weft.graph.edgelist import EDGE_FILES, number_vertices, read_edges
+from weft.graph.edgelist import EDGE_FILES, EdgeColumns, number_vertices, read_edges
 from weft.graph.files import Array
 from weft.graph.graph import Graph
 from weft.graph.ids import IdMap
@@ -28,6 +28,8 @@ def ingest_edges(
     src_column: str | None = None,
     dst_column: str | None = None,
     weight_column: str | None = None,
+    relation_column: str | None = None,
+    edge_features: Sequence[str] = (),
     id_column: str | None = None,
     label_columns: Sequence[str] = (),
     split_column: str | None = None,
@@ -43,7 +45,9 @@ def ingest_edges(
     `features` and `labels` are tables with an id column, or arrays and tables whose row k is about vertex k.
     The features file says which vertices exist (it may hold nothing but ids); without one, they are the ids
     that occur in edges, ascending, or 0..num_nodes-1. A label or split column may stand in any of these files.
-    `split` is such a file too, or `random:0.6,0.2@SEED`, or `planetoid@SEED`.
+    `edge_features` names columns of the edge list; beside an npy edge list, weights, relations and features of the
+    edges are npy files of their own. `split` is such a file as `labels` too, or `random:0.6,0.2@SEED`, or
+    `planetoid@SEED`.
     """
     edges = Path(edges)
     columns = {"id_column": id_column, "split_column": split_column, "header": header}
@@ -52,7 +56,8 @@ def ingest_edges(
     if features is not None:
         wanted = asked_labels if labels is None else ()
         node_file = read_node_file(Path(features), "features", label_columns=wanted, **columns)  # type: ignore[arg-type]
-    edge_list = read_edges(edges, src_column, dst_column, weight_column, header)
+    asked = EdgeColumns(src_column, dst_column, weight_column, relation_column, tuple(edge_features))
+    edge_list = read_edges(edges, asked, header)
     if labels is not None:
         label_file = read_node_file(Path(labels), "labels", label_columns=asked_labels, **columns)  # type: ignore[arg-type]
     known = _known_vertices(node_file, label_file, num_nodes)
@@ -76,6 +81,9 @@ def ingest_edges(
         x=x,
         y=y,
         weight=edge_list.weight,
+        relation=edge_list.relation,
+        relation_names=edge_list.relation_names,
+        edge_features=edge_list.features,
         num_nodes=count,
         train_mask=masks.get("train"),
         val_mask=masks.get("val"),

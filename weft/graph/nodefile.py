@@ -12,7 +12,7 @@ from weft.graph.edgelist import read_npy
 from weft.graph.files import Array
 from weft.graph.ids import normal_ids
 from weft.graph.npz import dense_features, read_npz
-from weft.graph.tables import PARQUET, TEXT, TableFile, kind_of, open_table, read_batches, to_numpy
+from weft.graph.tables import PARQUET, TEXT, TableFile, kind_of, number_rows, open_table, read_batches, to_numpy
 
 ID_NAMES = ("id", "node", "node_id", "nodeid", "vertex", "vertex_id", "original_id", "paper_id")
 LABEL_NAMES = ("label", "y", "class", "labels", "target", "subject")
@@ -23,6 +23,7 @@ ROLES = {
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("", "none", "-", "unlabeled", "unlabelled"), ""),
 }
+HINT = ", or say with --id-column or --label-column what it is"
 MASK_NAMES = ("train_mask", "val_mask", "test_mask")
 Masks = dict[str, Array]  # train, val, test -> boolean [N] or [S, N]
 
@@ -117,7 +118,7 @@ def _read(table: TableFile, plain: list[str], features: list[str]) -> tuple[pa.T
     for batch in read_batches(table, [*plain, *features]):
         kept.append(batch.select(plain))
         if features:
-            rows.append(_feature_rows(table.path, batch.select(features), done))
+            rows.append(number_rows(table.path, batch.select(features), done, "vertex", HINT))
         done += batch.num_rows
     if not kept:
         return pa.table({name: pa.array([], pa.int64()) for name in plain}), None
@@ -129,38 +130,6 @@ def _read(table: TableFile, plain: list[str], features: list[str]) -> tuple[pa.T
     except pa.ArrowInvalid as error:
         raise UserError(f"{table.path} changes its columns' types half-way ({error})") from None
     return whole, np.concatenate(rows) if rows else None
-
-
-def _feature_rows(path: Path, batch: pa.RecordBatch, first_row: int) -> Array:
-    parts = []
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-            lengths = to_numpy(column.value_lengths())
-            if np.isnan(lengths.astype(np.float64)).any() or (lengths != lengths[0]).any():
-                row = int(np.flatnonzero(~(lengths == lengths[0]))[0])
-                raise UserError(
-                    f"row {first_row + row} of {path} has {lengths[row]:g} features, the rows before have "
-                    f"{int(lengths[0])}: give every vertex the same number"
-                )
-            parts.append(to_numpy(column.flatten()).reshape(len(column), -1))
-        elif pa.types.is_fixed_size_list(column.type):
-            parts.append(to_numpy(column.flatten()).reshape(len(column), -1))
-        elif (
-            pa.types.is_integer(column.type)
-            or pa.types.is_floating(column.type)
-            or pa.types.is_boolean(column.type)
-            or pa.types.is_null(column.type)
-        ):
-            values = column.cast(pa.float32(), safe=False).fill_null(float("nan"))
-            parts.append(values.to_numpy(zero_copy_only=False)[:, None])
-        else:
-            raise UserError(
-                f"column '{name}' of {path} holds {column.type}, features are numbers: remove it, or say with "
-                "--id-column or --label-column what it is"
-            )
-    if len(parts) == 1:
-        return np.ascontiguousarray(parts[0], dtype=np.float32)
-    return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
 
 
 def _ids(path: Path, column: pa.ChunkedArray) -> Array:

@@ -17,6 +17,7 @@ from weft.graph.graph import Graph
 KEYS = (
     *("edge_index", "num_nodes", "y", "x", "x_data", "x_indices", "x_indptr", "x_shape"),
     *("train_mask", "val_mask", "test_mask", "meta", "weight", "original_ids", "class_names"),
+    *("relation", "relation_names", "edge_features"),
 )
 
 
@@ -39,7 +40,10 @@ def load_npz(path: str | Path, undirected: bool | None = None) -> Graph:
     meta = _meta(path, arrays)
     if undirected is None:
         undirected = str(meta.get("edges", "")).startswith("undirected")
-    names = arrays.get("class_names")
+
+    def names(of: str) -> list[str] | None:
+        return [str(name) for name in arrays[of]] if of in arrays else None
+
     try:
         return from_edges(
             arrays["edge_index"],
@@ -51,7 +55,10 @@ def load_npz(path: str | Path, undirected: bool | None = None) -> Graph:
             val_mask=arrays.get("val_mask"),
             test_mask=arrays.get("test_mask"),
             ids=arrays.get("original_ids"),
-            class_names=None if names is None else [str(name) for name in names],
+            class_names=names("class_names"),
+            relation=arrays.get("relation"),
+            relation_names=names("relation_names"),
+            edge_features=arrays.get("edge_features"),
             undirected=undirected,
             name=path.stem,
             meta=meta,

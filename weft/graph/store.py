@@ -24,6 +24,8 @@ def save_graph(graph: Graph, path: str | Path, overwrite: bool = False) -> None:
         "indptr": graph.adjacency.indptr,
         "indices": graph.adjacency.indices,
         "weight": graph.adjacency.weight,
+        "relation": graph.adjacency.relation,
+        "edge_features": graph.adjacency.features,
         "x": graph.x,
         "y": graph.y,
         **{name: getattr(graph, name) for name in MASKS},
@@ -51,6 +53,8 @@ def save_graph(graph: Graph, path: str | Path, overwrite: bool = False) -> None:
             "num_edges": graph.num_edges,
             "num_classes": graph.num_classes,
             "class_names": graph.class_names,
+            "num_relations": graph.num_relations,
+            "relation_names": graph.relation_names,
             "bfloat16": bf16,
             "meta": graph.meta,
         }
@@ -70,11 +74,15 @@ def load_graph(path: str | Path, verify: bool = False) -> Graph:
     indptr, indices = tensor("indptr"), tensor("indices")
     _check_structure(path, indptr, indices, manifest)
     assert indptr is not None and indices is not None
-    adjacency = CSR(indptr, indices, int(manifest["num_nodes"]), tensor("weight"))
+    adjacency = CSR(
+        *(indptr, indices, int(manifest["num_nodes"])), tensor("weight"), tensor("relation"), tensor("edge_features")
+    )
+    if any(data.shape[0] != adjacency.num_edges for data in adjacency.edge_data.values()):
+        raise UserError(f"{path} is damaged: what its edges carry is not one row per edge; make it again")
     ids: Array | None = None
     if "original_ids" in manifest["arrays"]:
         ids = read_array(path, manifest, "original_ids", verify)
-    names = manifest["class_names"]
+    names, relation_names = manifest["class_names"], manifest.get("relation_names")
     graph = Graph(
         adjacency=adjacency,
         x=tensor("x"),
@@ -84,6 +92,8 @@ def load_graph(path: str | Path, verify: bool = False) -> Graph:
         name=manifest["name"],
         original_ids=ids,
         class_names=None if names is None else tuple(names),
+        num_relations=int(manifest.get("num_relations", 0)),  # folders of before relations have no such key
+        relation_names=None if relation_names is None else tuple(relation_names),
         meta=dict(manifest["meta"]),
     )
     if not verify:

@@ -2,7 +2,8 @@
 
 Vertices have a class and a community inside it, and a weight from a power law. An edge takes its first end in
 proportion to the weights, its second from the same community, the same class, or anywhere. Features are the
-class's centre plus noise, so that one vertex says little about its class and its neighbourhood says much.
+class's centre plus noise, so that one vertex says little about its class and its neighbourhood says much. With
+relations, edges inside a class and edges between classes are of different kinds, up to a tenth of them.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -39,6 +40,7 @@ class SyntheticConfig:
     seed: int = 0
     directed: bool = False
     weighted: bool = False
+    relations: int = 0  # kinds of edges, of which the first half says much about the classes; 0: one kind
 
 
 PRESETS = {
@@ -95,7 +97,19 @@ PRESETS = {
         imbalance=0.0,
         noise=4.0,
     ),
+    "relational": SyntheticConfig(
+        nodes=3_000,
+        degree=24,
+        features=16,
+        classes=6,
+        communities=30,
+        homophily=0.35,
+        noise=4.0,
+        directed=True,
+        relations=4,
+    ),
 }
+RELATION_SLIP = 0.1  # share of edges whose relation belongs to the other half than their ends' classes say
 
 
 def synthetic(preset: str = "tiny", **settings: int | float | bool) -> Graph:
@@ -165,11 +179,15 @@ def generate(config: SyntheticConfig, name: str = "synthetic") -> Graph:
     if config.label_noise:
         redrawn = rng.random(config.nodes) < config.label_noise
         y = np.where(redrawn, true_label[rng.permutation(config.nodes)], true_label)
+    relation = _relations(config, true_label[u] == true_label[v], rng) if config.relations else None
     graph = from_edges(
         u,
         v,
         x=x,
         y=y,
+        relation=relation,
+        num_relations=config.relations or None,
+        relation_names=_relation_names(config) if config.relations else None,
         weight=rng.uniform(0.5, 1.5, u.size) if config.weighted else None,
         num_classes=config.classes,
         num_nodes=config.nodes,
@@ -187,6 +205,10 @@ def _check(config: SyntheticConfig) -> None:
         raise UserError(
             f"a synthetic graph of {config.nodes} nodes and {config.classes} classes cannot have "
             f"{config.communities} communities: at least one per class, at most one per node"
+        )
+    if config.relations < 0 or config.relations == 1:
+        raise UserError(
+            f"relations={config.relations} of a synthetic graph: give 0 for one kind of edges, else 2 or more"
         )
     if config.exponent <= 2:
         raise UserError(f"exponent={config.exponent:g} has no mean degree: give more than 2")
@@ -268,6 +290,23 @@ def _edges(
                 "larger communities, or less locality"
             )
     return keys // config.nodes, keys % config.nodes
+
+
+def _relations(config: SyntheticConfig, same_class: Array, rng: np.random.Generator) -> Array:
+    """Edges inside a class are mostly of the first half of the relations, edges between classes of the second."""
+    first_half = config.relations // 2
+    telling = same_class ^ (rng.random(same_class.size) < RELATION_SLIP)
+    drawn = rng.random(same_class.size)
+    return np.where(
+        telling,
+        (drawn * first_half).astype(np.int64),
+        first_half + (drawn * (config.relations - first_half)).astype(np.int64),
+    )
+
+
+def _relation_names(config: SyntheticConfig) -> list[str]:
+    inside = config.relations // 2
+    return [f"inside-{k}" for k in range(inside)] + [f"across-{k}" for k in range(config.relations - inside)]
 
 
 def _structural_homophily(config: SyntheticConfig, chance: float) -> float:

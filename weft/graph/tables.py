@@ -193,3 +193,33 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> Array:
     if isinstance(column, pa.ChunkedArray):
         return np.asarray(column.to_numpy())
     return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def number_rows(path: Path, batch: pa.RecordBatch, first_row: int, owner: str, hint: str = "") -> Array:
+    """Numbers and lists of numbers side by side, float32 [rows, F]: one row per `owner`, missing ones as NaN."""
+    parts = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+            lengths = to_numpy(column.value_lengths())
+            if np.isnan(lengths.astype(np.float64)).any() or (lengths != lengths[0]).any():
+                row = int(np.flatnonzero(~(lengths == lengths[0]))[0])
+                raise UserError(
+                    f"row {first_row + row} of {path} has {lengths[row]:g} features, the rows before have "
+                    f"{int(lengths[0])}: give every {owner} the same number"
+                )
+            parts.append(to_numpy(column.flatten()).reshape(len(column), -1))
+        elif pa.types.is_fixed_size_list(column.type):
+            parts.append(to_numpy(column.flatten()).reshape(len(column), -1))
+        elif (
+            pa.types.is_integer(column.type)
+            or pa.types.is_floating(column.type)
+            or pa.types.is_boolean(column.type)
+            or pa.types.is_null(column.type)
+        ):
+            values = column.cast(pa.float32(), safe=False).fill_null(float("nan"))
+            parts.append(values.to_numpy(zero_copy_only=False)[:, None])
+        else:
+            raise UserError(f"column '{name}' of {path} holds {column.type}, features are numbers: remove it{hint}")
+    if len(parts) == 1:
+        return np.ascontiguousarray(parts[0], dtype=np.float32)
+    return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")

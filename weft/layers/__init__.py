@@ -5,6 +5,7 @@ from weft.layers.gcn import GCN
 from weft.layers.gin import GIN
 from weft.layers.layer import Layer
 from weft.layers.norm import BatchNorm, LayerNorm
+from weft.layers.rgcn import RGCN
 from weft.layers.sage import SAGE
 from weft.layers.stack import (
     ModelConfig,
@@ -20,6 +21,7 @@ __all__ = [
     "GAT",
     "GCN",
     "GIN",
+    "RGCN",
     "SAGE",
     "BatchNorm",
     "GATv2",

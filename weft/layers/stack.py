@@ -18,10 +18,11 @@ from weft.layers.gin import GIN
 from weft.layers.layer import Layer
 from weft.layers.linear import linear, weight
 from weft.layers.norm import BatchNorm, LayerNorm
+from weft.layers.rgcn import RGCN
 from weft.layers.sage import SAGE
 from weft.layers.transformer import Transformer
 
-NAMES = ("gcn", "sage", "gat", "gatv2", "transformer", "gin")
+NAMES = ("gcn", "sage", "gat", "gatv2", "transformer", "gin", "rgcn")
 ATTENTION = ("gat", "gatv2", "transformer")
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 
@@ -32,13 +33,14 @@ class ModelConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(
-        "gcn", description="gcn, sage, gat, gatv2, transformer, gin, or your own as package.module:callable"
+        "gcn", description="gcn, sage, gat, gatv2, transformer, gin, rgcn, or your own as package.module:callable"
     )
     layers: int = Field(2, ge=1, description="how many layers")
     hidden: int = Field(64, ge=1, description="width between layers; with attention, of each head")
     heads: int = Field(8, ge=1, description="attention heads (gat, gatv2, transformer)")
     output_heads: int = Field(1, ge=1, description="attention heads of the last layer, averaged")
     reduce: Literal["mean", "max", "sum"] = Field("mean", description="how sage folds its neighbours")
+    bases: int = Field(0, ge=0, description="matrices that the relations share; 0: one per relation (rgcn)")
     activation: Literal["relu", "elu"] = Field("relu", description="between layers")
     norm: Literal["none", "layer", "batch"] = Field("none", description="normalisation between layers")
     residual: bool = Field(False, description="add a linear skip around every layer")
@@ -111,8 +113,8 @@ class Stack(nn.Module):
         return graph.dropout(x, p)
 
 
-def build_model(config: ModelConfig, num_in: int, num_out: int) -> nn.Module:
-    """The model of a config, between `num_in` features and `num_out` outputs.
+def build_model(config: ModelConfig, num_in: int, num_out: int, num_relations: int = 0) -> nn.Module:
+    """The model of a config, between `num_in` features and `num_out` outputs, on a graph of `num_relations`.
 
     A user's own is `package.module:callable`, called as callable(num_in, num_out, config); what it returns is called
     as model(graph, x).
@@ -122,11 +124,16 @@ def build_model(config: ModelConfig, num_in: int, num_out: int) -> nn.Module:
         if not isinstance(model, nn.Module):
             raise UserError(f"model {config.name} returned a {type(model).__name__}, not a torch.nn.Module")
         return model
+    if config.name == "rgcn" and num_relations == 0:
+        raise UserError(
+            "model rgcn learns from edges of several relations, but this graph has one kind of edges: ingest it with "
+            "--relation-column, or use another model"
+        )
     layers: list[nn.Module] = []
     widths = [num_in]
     for depth in range(config.layers):
         last = depth == config.layers - 1
-        layer = _build_layer(config, widths[-1], num_out if last else config.hidden, last)
+        layer = _build_layer(config, widths[-1], num_out if last else config.hidden, last, num_relations)
         layers.append(layer)
         widths.append(layer.num_out)
     return Stack(layers, config, widths)
@@ -143,13 +150,15 @@ def _import_callable(reference: str) -> Callable[..., object]:
     return cast(Callable[..., object], found)
 
 
-def _build_layer(config: ModelConfig, num_in: int, num_out: int, last: bool) -> Layer:
+def _build_layer(config: ModelConfig, num_in: int, num_out: int, last: bool, num_relations: int) -> Layer:
     if config.name == "gcn":
         return GCN(num_in, num_out)
     if config.name == "sage":
         return SAGE(num_in, num_out, config.reduce)
     if config.name == "gin":
         return GIN(num_in, num_out)
+    if config.name == "rgcn":
+        return RGCN(num_in, num_out, num_relations, config.bases)
     heads = config.output_heads if last else config.heads
     if config.name == "transformer":
         return Transformer(num_in, num_out, heads, not last, config.attention_dropout)
@@ -179,3 +188,5 @@ def check_model(config: ModelConfig) -> None:
         raise UserError(
             f"model.attention_dropout is for {', '.join(ATTENTION)}: {config.name} has no attention to drop"
         )
+    if config.name != "rgcn" and config.bases > 0:
+        raise UserError(f"model.bases is for rgcn: {config.name} has no matrices per relation to share")

@@ -76,12 +76,7 @@ def _interleave(first: CSR, second: CSR, keys: Tensor) -> CSR:
     """Both CSRs' edges row by row, each row in the order of keys (int64, first's edges then second's)."""
     counts = torch.cat([first.degrees(), second.degrees()])
     row = torch.repeat_interleave(torch.arange(first.num_rows).repeat(2), counts)
-    order = sort_pairs(row, keys)
-    indices = torch.cat([first.indices, second.indices])[order]
-    weight = None
-    if first.weight is not None and second.weight is not None:
-        weight = torch.cat([first.weight, second.weight])[order]
-    return CSR(first.indptr + second.indptr, indices, first.num_cols, weight)
+    return _joined([first, second], first.indptr + second.indptr).pick(sort_pairs(row, keys))
 
 
 def _stack(blocks: list[CSR]) -> CSR:
@@ -93,10 +88,10 @@ def _stack(blocks: list[CSR]) -> CSR:
     for block in blocks:
         indptr.append(block.indptr[1:] + edges)
         edges += block.num_edges
-    weights = [block.weight for block in blocks if block.weight is not None]
-    return CSR(
-        torch.cat(indptr),
-        torch.cat([block.indices for block in blocks]),
-        blocks[0].num_cols,
-        torch.cat(weights) if weights else None,
-    )
+    return _joined(blocks, torch.cat(indptr))
+
+
+def _joined(blocks: list[CSR], indptr: Tensor) -> CSR:
+    """The edges of all blocks with what they carry, one block after the other, in the rows of `indptr`."""
+    data = {name: torch.cat([block.edge_data[name] for block in blocks]) for name in blocks[0].edge_data}
+    return CSR(indptr, torch.cat([block.indices for block in blocks]), blocks[0].num_cols, **data)

@@ -36,6 +36,7 @@ class Shard:
     num_classes: int
     graph_name: str
     fingerprint: str
+    num_relations: int = 0  # 0: edges are all of one kind
 
     @property
     def num_nodes(self) -> int:
@@ -144,10 +145,8 @@ def whole_shard(graph: Graph, reorder: bool | None = None) -> Shard:
         block = take_rows(graph.adjacency, everything)
         local = replace(block, indices=invert(everything).int()[block.indices.long()])
         rows = everything
-    none = CSR(torch.zeros(graph.num_nodes + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), 0)
-    if local.weight is not None:
-        none = replace(none, weight=local.weight[:0])
     ids = torch.empty(0, dtype=torch.int64)
+    none = replace(local.pick(ids, torch.zeros(graph.num_nodes + 1, dtype=torch.int64)), num_cols=0)
     return _shard(graph, 0, 1, everything, rows, Edges(local, none, ids, ids, ids))
 
 
@@ -182,6 +181,7 @@ def _shard(graph: Graph, worker: int, num_workers: int, members: Tensor, rows: T
         num_classes=graph.num_classes,
         graph_name=graph.name,
         fingerprint=graph.fingerprint,
+        num_relations=graph.num_relations,
     )
 
 
@@ -236,24 +236,16 @@ def pick_rows(csr: CSR, rows: Tensor) -> CSR:
     total = int(indptr[-1])
     # position of edge k: where its row starts in the whole, plus its number within the row
     position = torch.repeat_interleave(csr.indptr[:-1][rows] - indptr[:-1], degrees) + torch.arange(total)
-    return CSR(
-        indptr,
-        csr.indices[position],
-        csr.num_cols,
-        None if csr.weight is None else csr.weight[position],
-    )
+    return csr.pick(position, indptr)
 
 
 def sort_rows(csr: CSR, key: Tensor) -> CSR:
     """Edges of every row in the order of their key (int64 [E]); stable, so multi-edges keep their order."""
-    order = sort_pairs(row_numbers(csr.indptr), key)
-    weight = None if csr.weight is None else csr.weight[order]
-    return replace(csr, indices=csr.indices[order], weight=weight)
+    return csr.pick(sort_pairs(row_numbers(csr.indptr), key))
 
 
 def filter_csr(csr: CSR, keep: Tensor) -> CSR:
     """The edges for which keep (bool [E]) holds, in the same rows."""
     before = torch.zeros(csr.num_edges + 1, dtype=torch.int64, device=keep.device)
     torch.cumsum(keep, 0, out=before[1:])
-    weight = None if csr.weight is None else csr.weight[keep]
-    return CSR(before[csr.indptr], csr.indices[keep], csr.num_cols, weight)
+    return csr.pick(keep, before[csr.indptr])

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from weft.errors import UserError
 from weft.graph.files import MANIFEST, Array, FolderWriter, read_array, read_manifest, sha256_of
-from weft.graph.graph import CSR, Graph
+from weft.graph.graph import CSR, EDGE_DATA, Graph
 from weft.graph.progress import progress
 from weft.kernels import memory
 from weft.partition.merge import merge_parts
@@ -48,6 +48,9 @@ class PartitionInfo(BaseModel):
     num_features: int
     num_classes: int
     class_names: tuple[str, ...] | None = None
+    num_relations: int = 0
+    relation_names: tuple[str, ...] | None = None
+    num_edge_features: int = 0
     parts: tuple[PartCounts, ...]
     part_manifests: tuple[str, ...]  # sha256
 
@@ -115,6 +118,9 @@ def write_partition(
             num_features=graph.num_features,
             num_classes=graph.num_classes,
             class_names=graph.class_names,
+            num_relations=graph.num_relations,
+            relation_names=graph.relation_names,
+            num_edge_features=graph.num_edge_features,
             parts=_count_parts(graph, owner, placement, torch.stack(halo_counts), cut_edges),
             part_manifests=tuple(sha256_of(folder.temporary / part_name(part) / MANIFEST) for part in range(num_parts)),
         )
@@ -174,8 +180,8 @@ def _write_part(
     for name, csr in (("local", edges.local), ("remote", edges.remote)):
         add(f"{name}_indptr", csr.indptr)
         add(f"{name}_indices", csr.indices)
-        if csr.weight is not None:
-            add(f"{name}_weight", csr.weight)
+        for kind, data in csr.edge_data.items():
+            add(f"{name}_{kind}", data)
     add("halo_ids", edges.halo_ids)
     add("halo_rows", edges.halo_rows)
     if graph.x is not None:
@@ -288,6 +294,7 @@ def load_shard(path: Path | str, worker: int, num_workers: int, verify: bool = T
         num_classes=info.num_classes,
         graph_name=info.graph_name,
         fingerprint=info.fingerprint,
+        num_relations=info.num_relations,
     )
 
 
@@ -328,13 +335,14 @@ def _read_part(path: Path, info: PartitionInfo, part: int, verify: bool) -> tupl
         tensor = torch.from_numpy(read_array(folder, manifest, name, verify))
         return tensor.view(torch.bfloat16) if name in part_info.bfloat16 else tensor
 
-    def read_if_there(name: str) -> Tensor | None:
-        return read(name) if name in manifest["arrays"] else None
+    def carried(side: str) -> dict[str, Tensor]:
+        names = {kind: f"{side}_{kind}" for kind in EDGE_DATA}
+        return {kind: read(name) for kind, name in names.items() if name in manifest["arrays"]}
 
     ids, halo_ids = read("global_ids"), read("halo_ids")
     owners = torch.repeat_interleave(torch.arange(info.num_parts), torch.tensor(part_info.halo_counts))
     csrs = [
-        CSR(read(f"{name}_indptr"), read(f"{name}_indices"), columns, read_if_there(f"{name}_weight"))
+        CSR(read(f"{name}_indptr"), read(f"{name}_indices"), columns, **carried(name))
         for name, columns in (("local", ids.numel()), ("remote", halo_ids.numel()))
     ]
     edges = Edges(csrs[0], csrs[1], halo_ids, owners, read("halo_rows"))
