@@ -79,7 +79,7 @@ def parts_folder(config: RunConfig, run: Path) -> Path | None:
     return own if folder_kind(own) == "partition" else None
 
 
-def blocks_per_worker(config: RunConfig, run: Path) -> int:
+def parts_per_worker(config: RunConfig, run: Path) -> int:
     """How many parts a worker holds at most."""
     parts = parts_folder(config, run)
     return 1 if parts is None else -(-read_partition(parts).num_parts // config.workers)

@@ -19,6 +19,9 @@ class ExchangeConfig(BaseModel):
     schedule: Literal["materialised", "sequential"] = Field(
         "materialised", description="the whole halo, then aggregate; or block by block, each freed when absorbed"
     )
+    blocks: int | None = Field(
+        None, ge=1, description="into how many blocks a worker's rows are divided (sequential); 4, or its parts"
+    )
     prefetch: int = Field(1, ge=0, description="blocks in flight while one is absorbed (sequential)")
     keep_packed: bool = Field(
         False, description="keep blocks as they travelled instead of fetching them again in backward (sequential)"
@@ -74,11 +77,12 @@ def resolve_strategy(name: str, settings: Mapping[str, Any], workers: int) -> di
     return resolved
 
 
-def make_schedule(config: ExchangeConfig, blocks: int) -> Schedule:
-    """`blocks`: into how many each worker's rows are divided (its parts)."""
+def make_schedule(config: ExchangeConfig, workers: int, parts_per_worker: int) -> Schedule:
+    """The order in which rows come. With several workers at least four blocks of each: what is in flight is small."""
     if config.schedule == "materialised":
         return Schedule(prefetch=config.prefetch)
     keep: Literal["packed", "nothing"] = "packed" if config.keep_packed else "nothing"
+    blocks = config.blocks or max(parts_per_worker, 4 if workers > 1 else 1)
     return Schedule(rounds="each", keep=keep, prefetch=config.prefetch, blocks=blocks)
 
 

@@ -20,7 +20,7 @@ from weft.footprint import Load, explain_failure, ran_out, refuse_if_too_large
 from weft.kernels import memory
 from weft.layers import BatchNorm, Stack, add_embedding, build_model
 from weft.partition import Shard, read_partition
-from weft.prepare import blocks_per_worker, open_shard, parts_folder
+from weft.prepare import open_shard, parts_folder, parts_per_worker
 from weft.show import print_rows, run_rows
 from weft.strategy import make_schedule
 from weft.train.checkpoint import load_checkpoint, load_weights, newest_valid
@@ -60,8 +60,10 @@ def open_worker(run: Path, config: RunConfig | None = None, training: bool = Fal
     if comm.num_workers != config.workers:
         raise UserError(f"{comm.num_workers} workers were started, but the config says workers: {config.workers}")
     comm.step = "loading"
-    blocks = blocks_per_worker(config, run)
-    if spills(config, blocks):
+    parts = parts_per_worker(config, run)
+    if config.exchange.schedule == "sequential":
+        memory.be_thrifty()
+    if spills(config, parts):
         memory.spill_to(folder.path)
     shard = open_shard(config, run, comm)
     if shard.num_classes < 1:
@@ -76,7 +78,10 @@ def open_worker(run: Path, config: RunConfig | None = None, training: bool = Fal
     if training and restricts(config, model):
         shard, sizes = _restrict(config, shard, comm)
     view = GraphView(
-        shard.to(comm.device), comm, codec_named(config.exchange.codec), make_schedule(config.exchange, blocks)
+        shard.to(comm.device),
+        comm,
+        codec_named(config.exchange.codec),
+        make_schedule(config.exchange, config.workers, parts),
     )
     if sizes is not None:
         view.restrict(sizes)
@@ -88,11 +93,11 @@ def open_worker(run: Path, config: RunConfig | None = None, training: bool = Fal
     return Worker(config, folder, comm, view, model.to(comm.device), load)
 
 
-def spills(config: RunConfig, blocks: int) -> bool:
+def spills(config: RunConfig, parts: int) -> bool:
     """Whether rows lie in files."""
     if config.memory.spill != "auto":
         return config.memory.spill == "always"
-    return config.exchange.schedule == "sequential" and config.workers == 1 and blocks > 1
+    return config.exchange.schedule == "sequential" and config.workers == 1 and parts > 1
 
 
 def restricts(config: RunConfig, model: nn.Module) -> bool:

@@ -51,6 +51,8 @@ def test_drawn_graphs(num_workers, schedule):
 @every_schedule
 def test_denser_graph(num_workers, dtype, schedule):
     """A graph large enough that every worker needs rows of every other, and one worker is much larger."""
+    if dtype == torch.float32 and schedule not in (MATERIALISED, SEQUENTIAL):
+        pytest.skip("one schedule of each kind is enough in float32")
     generator = torch.Generator().manual_seed(num_workers)
     edges = torch.randint(0, 40, (300, 2), generator=generator).tolist()
     graph = graph_of(40, [tuple(edge) for edge in edges], weighted=False)

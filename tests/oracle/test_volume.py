@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.partition.drawn import graph_of
 from tests.workers import run_workers
-from weft.aggregate import GraphView
+from weft.aggregate import MATERIALISED, SEQUENTIAL, GraphView, Schedule
 from weft.comm import Communicator, all_reduce_gradients, codec_named
 from weft.graph.graph import Graph
 from weft.layers import ModelConfig, build_model
@@ -28,9 +28,11 @@ def spread(num_nodes: int, num_workers: int) -> Tensor:
     return torch.randint(0, num_workers, (num_nodes,), generator=torch.Generator().manual_seed(3)).int()
 
 
-def step_bytes(comm: Communicator, shards: list[Shard], model: dict[str, Any], codec: str) -> Any:
+def step_bytes(
+    comm: Communicator, shards: list[Shard], model: dict[str, Any], codec: str, schedule: Schedule = MATERIALISED
+) -> Any:
     """One training step; the bytes by class and what the formula needs: halo rows and the model's widths."""
-    view = GraphView(shards[comm.worker], comm, codec_named(codec))
+    view = GraphView(shards[comm.worker], comm, codec_named(codec), schedule)
     torch.manual_seed(0)
     module = build_model(ModelConfig(**model), 6, 4, view.num_relations)
     assert view.shard.x is not None
@@ -88,6 +90,71 @@ def test_bytes_equal_the_formula(num_workers, codec, size, model, cached, forwar
         assert total(which, "hidden_forward") == halo * forward * size + batch_statistics
         assert total(which, "hidden_backward") == halo * backward * size + batch_statistics
         assert total(which, "gradients") == (num_workers * answers[0][3] if num_workers > 1 else 0)
+
+
+PACKED = Schedule(rounds="each", keep="packed")
+
+
+@pytest.mark.parametrize("num_workers", [2, 4])
+@pytest.mark.parametrize(
+    ("model", "columns", "reads_again"),
+    [
+        ({"name": "gcn", "layers": 2, "hidden": 8}, 4, False),
+        ({"name": "sage", "layers": 2, "hidden": 8}, 4, False),
+        ({"name": "sage", "layers": 2, "hidden": 8, "reduce": "max"}, 8, True),
+        ({"name": "gat", "layers": 2, "hidden": 2, "heads": 3}, 6 + 3 + 4 + 1, True),
+        ({"name": "gatv2", "layers": 2, "hidden": 2, "heads": 3}, 6 + 4, True),
+    ],
+    ids=["gcn", "sage", "sage-max", "gat", "gatv2"],
+)
+def test_sequential_sends_linear_rows_twice_and_others_three_times(num_workers, model, columns, reads_again):
+    """2V where the backward pass does not read the rows, 3V where it fetches them again, 2V where it kept them packed."""
+    shards = make_shards(a_graph(), spread(30, num_workers), num_workers)
+    cases = [("raw", 4, SEQUENTIAL, 2 if reads_again else 1)]
+    if model.get("reduce") != "max":
+        cases += [("bf16", 2, SEQUENTIAL, 2 if reads_again else 1), ("bf16", 2, PACKED, 1)]
+    for codec, size, schedule, forward_times in cases:
+        answers = run_workers(step_bytes, num_workers, shards, model, codec, schedule)
+        volume = sum(answer[0] for answer in answers) * columns * size
+        assert volume > 0
+        assert sum(answer[2]["hidden_forward"] for answer in answers) == forward_times * volume
+        assert sum(answer[2]["hidden_backward"] for answer in answers) == volume
+
+
+def no_source(comm: Communicator, shards: list[Shard]) -> int:
+    view = GraphView(shards[comm.worker], comm, schedule=SEQUENTIAL)
+    scale = torch.ones(3, requires_grad=True)
+    assert view.shard.x is not None
+    x = view.shard.x[:, :3].clone().requires_grad_()
+    view.message(lambda edges: edges.dst * scale, x, reduce="sum").sum().backward()
+    assert scale.grad is not None and x.grad is not None and bool(x.grad.any())
+    return sum(comm.sent[kind] for kind in ("hidden_forward", "hidden_backward", "features"))
+
+
+def test_messages_that_do_not_read_the_source_cost_nothing():
+    assert run_workers(no_source, 3, make_shards(a_graph(), spread(30, 3), 3)) == [0, 0, 0]
+
+
+def packed_equals_fetched(comm: Communicator, shards: list[Shard]) -> Any:
+    gradients = []
+    for schedule in (SEQUENTIAL, PACKED, MATERIALISED):
+        view = GraphView(shards[comm.worker], comm, codec_named("bf16"), schedule)
+        torch.manual_seed(0)
+        module = build_model(ModelConfig(name="gat", layers=2, hidden=4, heads=2), 6, 4).double()
+        assert view.shard.x is not None
+        view.noise.begin(1)
+        module(view, view.shard.x.double()).square().sum().backward()
+        all_reduce_gradients(comm, module.parameters())
+        gradients.append([p.grad for p in module.parameters()])
+    return gradients
+
+
+def test_backward_sees_the_rows_that_forward_saw():
+    for fetched, packed, kept in run_workers(packed_equals_fetched, 3, make_shards(a_graph(), spread(30, 3), 3)):
+        for one, two, three in zip(fetched, packed, kept, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-13)
+            # gradients on their way home are rounded in another grouping only where rounds differ
+            torch.testing.assert_close(one, three, rtol=2e-2, atol=1e-3)
 
 
 def adjoint(comm: Communicator, shards: list[Shard]) -> Any:

@@ -56,17 +56,21 @@ def backward(
     reducer: Reducer,
     edges: Edges,
     grad: Tensor,
-    done: Aggregate,
+    state: Any,
+    halo: tuple[Tensors, ...],
     dst: Tensors,
     src: Tensors,
     widths: Sequence[int],
     sends_home: bool = True,
 ) -> tuple[tuple[Tensor | None, ...], Tensors]:
-    """Gradients of `dst` and `src`. `widths`: columns of each source tensor; `sends_home`: they want gradients."""
+    """Gradients of `dst` and `src`.
+
+    `state` is the reducer's, its backward pass begun; `halo` what was kept of each round; `widths` the columns of each
+    source tensor; `sends_home`: source rows want gradients.
+    """
     schedule = topology.schedule
-    state: Any = reducer.begin_backward(grad, done.out, done.state, dst)
     d_src = tuple(memory.empty((topology.num_in, width), grad.dtype, grad.device) for width in widths)
-    refetches = reducer.reads_sources and bool(src) and not done.halo
+    refetches = reducer.reads_sources and bool(src) and not halo
     fetched = _Fetcher(topology, wire, src if refetches else ())
     fetched.start(schedule.prefetch)
     homeward: deque[list[InFlight]] = deque()
@@ -83,7 +87,7 @@ def backward(
     if own_done:
         own_rows()
     for number, (block, round) in enumerate(zip(edges.rounds, topology.rounds, strict=True)):
-        rows = fetched.next() if refetches else _kept(topology, wire, done, number, src)
+        rows = fetched.next() if refetches else _kept(topology, wire, halo, number, src)
         d_rows = tuple(memory.empty((round.num_rows, width), grad.dtype, grad.device) for width in widths)
         if round.num_rows:
             reducer.backward_block(state, block, _sides(topology, round.ids), dst, rows, d_rows)
@@ -144,14 +148,14 @@ def _only(messages: dict[int, Tensor]) -> Tensor:
     return next(iter(messages.values()), torch.empty(0, dtype=torch.uint8))
 
 
-def _kept(topology: Topology, wire: Wire, done: Aggregate, number: int, src: Tensors) -> Tensors:
+def _kept(topology: Topology, wire: Wire, halo: tuple[Tensors, ...], number: int, src: Tensors) -> Tensors:
     """A round's rows as the forward pass saw them."""
-    if not done.halo:
+    if not halo:
         return ()
     if topology.schedule.keep == "rows":
-        return done.halo[number]
+        return halo[number]
     rows = []
-    for message, own in zip(done.halo[number], src, strict=True):
+    for message, own in zip(halo[number], src, strict=True):
         decoded = memory.empty((topology.rounds[number].num_rows, own.shape[1]), own.dtype, own.device)
         if decoded.numel():
             wire.codec.decode(message, decoded)

@@ -341,7 +341,11 @@ class _Aggregate(torch.autograd.Function):
         ctx.widths = [tensor.shape[1] for tensor in src]
         if reducer.reads_sources or not isinstance(reducer, Sum):
             ctx.counts = (len(dst), len(src), len(done.state), [len(rows) for rows in done.halo])
-            ctx.save_for_backward(done.out, *dst, *src, *done.state, *(tensor for rows in done.halo for tensor in rows))
+            held = (done.out, *dst, *src, *done.state, *(tensor for rows in done.halo for tensor in rows))
+            # A replayed layer goes backward once, at once: its tensors can go one by one, before the others.
+            ctx.held = list(held) if view.replaying else None
+            if ctx.held is None:
+                ctx.save_for_backward(*held)
         return done.out
 
     @staticmethod
@@ -352,18 +356,21 @@ class _Aggregate(torch.autograd.Function):
             return (None, None, None, None, *[grad] * ctx.num_dst, *[None] * len(ctx.widths))
         dst: tuple[Tensor, ...] = ()
         src: tuple[Tensor, ...] = ()
-        done = Aggregate(grad, (), ())
-        if ctx.saved_tensors:
-            saved = iter(ctx.saved_tensors)
+        halo: tuple[tuple[Tensor, ...], ...] = ()
+        state: Any = grad
+        if not isinstance(ctx.reducer, Sum):
+            held = list(ctx.saved_tensors) if ctx.held is None else ctx.held
 
             def take(count: int) -> tuple[Tensor, ...]:
-                return tuple(next(saved) for _ in range(count))
+                return tuple(held.pop(0) for _ in range(count))
 
             num_dst, num_src, num_state, num_halo = ctx.counts
-            (out,) = take(1)
-            dst, src, state = take(num_dst), take(num_src), take(num_state)
-            done = Aggregate(out, state, tuple(take(count) for count in num_halo))
+            out = take(1)
+            dst, src, kept = take(num_dst), take(num_src), take(num_state)
+            halo = tuple(take(count) for count in num_halo)
+            state = ctx.reducer.begin_backward(grad, out[0], kept, dst)
+            del out
         d_dst, d_src = schedules.backward(
-            ctx.view.topology, ctx.wire, ctx.reducer, ctx.edges, grad, done, dst, src, ctx.widths, wants_src
+            ctx.view.topology, ctx.wire, ctx.reducer, ctx.edges, grad, state, halo, dst, src, ctx.widths, wants_src
         )
         return (None, None, None, None, *d_dst[: ctx.num_dst], *(d_src if wants_src else [None] * len(d_src)))

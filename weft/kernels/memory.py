@@ -8,13 +8,14 @@ Blocks can also lie in a file (`spill_to`): then the system writes pages out whe
 again when they are touched, and results may be larger than memory.
 """
 
+import ctypes
 import math
 import mmap
 import tempfile
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from torch import Tensor
 SMALLEST_BYTES = 1 << 20  # what is smaller comes from torch's own allocator
 _GRAIN_BYTES = 1 << 21  # a huge page
 _SLACK = 1.25  # a block serves requests down to its size divided by this
+_M_MMAP_THRESHOLD, _HEAP_BYTES = -3, 1 << 17  # of glibc: its number in malloc.h, and its own first choice
 _PATIENCE = 512  # requests after which a block that served none of them is given back
 
 
@@ -35,6 +37,7 @@ class _Pool:
         self._requests = 0
         self._live: set[int] = set()  # addresses of blocks that tensors lie on
         self.folder: Path | None = None  # where blocks lie in files; None: in memory
+        self.thrifty = False  # give idle blocks back before new ones are made
 
     def take(self, num_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         """Bytes whose block comes back when the array, and every tensor on it, is gone."""
@@ -43,11 +46,19 @@ class _Pool:
             self._idle.append((self._requests, self._returned.popleft()))
         while self._idle and self._requests - self._idle[0][0] > _PATIENCE:
             self._idle.pop(0)
-        block = self._best(num_bytes) or _new_block(num_bytes, self.folder)
+        block = self._best(num_bytes)
+        if block is None:
+            self._make_room(num_bytes if self.thrifty else 0)
+            block = _new_block(num_bytes, self.folder)
         array = np.frombuffer(block, dtype=np.uint8, count=num_bytes)
         self._live.add(array.ctypes.data)
         weakref.finalize(array, self._give_back, block, array.ctypes.data).atexit = False
         return array
+
+    def _make_room(self, num_bytes: int) -> None:
+        """Lets go of idle blocks, oldest first, until they would have held so many bytes."""
+        while self._idle and num_bytes > 0:
+            num_bytes -= len(self._idle.pop(0)[1])
 
     def _give_back(self, block: mmap.mmap, address: int) -> None:
         self._live.discard(address)
@@ -103,6 +114,17 @@ def spill_to(folder: Path | None) -> None:
     """From now on large results lie in files of this folder, which are gone when the process is; None: in memory."""
     _pool.clear()
     _pool.folder = folder
+
+
+def be_thrifty() -> None:
+    """From now on what is idle makes way for what is new: fewer bytes held, more pages cleared.
+
+    The C library, too, is told to keep nothing of what is not small: by itself it moves the bound up with every large
+    tensor that is freed, and what is below stays in a heap that only grows.
+    """
+    _pool.thrifty = True
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _HEAP_BYTES)
 
 
 def spills() -> bool:

@@ -4,7 +4,7 @@ import importlib
 import itertools
 import math
 from collections.abc import Callable
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from weft.aggregate import GraphView, hash_key, hash_uniform, rematerialised
 from weft.errors import UserError, unknown
+from weft.kernels import memory
 from weft.layers.gat import GAT, GATv2
 from weft.layers.gcn import GCN
 from weft.layers.gin import GIN
@@ -107,10 +108,26 @@ class Stack(nn.Module):
             if not relu:
                 return graph.elu_dropout(x, bias, p)
             free = self.config.residual or (isinstance(before, Layer) and before.output_is_free)
-            return graph.relu_dropout_(x if free and not keeps_input else x.clone(), bias, p)
+            return graph.relu_dropout_(x if free and not keeps_input else _copy(x), bias, p)
         x = self.norms[depth - 1](graph, x if bias is None else x + bias.to(x.dtype))
         x = torch.relu(x) if relu else nn.functional.elu(x)
         return graph.dropout(x, p)
+
+
+def _copy(x: Tensor) -> Tensor:
+    """Rows that may be written to, in memory that is used again."""
+    copied: Tensor = _Copy.apply(x)  # type: ignore[no-untyped-call]
+    return copied
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return memory.empty_like(x).copy_(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
 
 
 def build_model(config: ModelConfig, num_in: int, num_out: int, num_relations: int = 0) -> nn.Module:
