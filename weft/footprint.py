@@ -79,15 +79,19 @@ def refuse_if_too_large(load: Load, exchange: ExchangeConfig, memory: MemoryConf
     need = estimate_bytes(load, exchange, memory)
     if memory.check and need > limit.num_bytes:
         raise UserError(
-            f"{_too_large(load, exchange, memory, need)}, more than the {_gib(limit.num_bytes)} of {limit.source} "
-            "(memory.check=false trains all the same)"
+            f"schedule {exchange.schedule} needs about {_gib(need)} in each of {load.workers} worker(s), but "
+            f"{limit.source} leaves {_gib(limit.num_bytes)}: {_advice(load, exchange, memory)} "
+            "(memory.check=false tries all the same)"
         )
 
 
 def explain_failure(error: BaseException, load: Load, exchange: ExchangeConfig, memory: MemoryConfig) -> UserError:
     """For an allocation that failed after all."""
     need = estimate_bytes(load, exchange, memory)
-    return UserError(f"memory ran out: {_too_large(load, exchange, memory, need)} ({str(error).splitlines()[0][:200]})")
+    return UserError(
+        f"memory ran out: schedule {exchange.schedule} needs about {_gib(need)} in each of {load.workers} worker(s): "
+        f"{_advice(load, exchange, memory)} ({str(error).splitlines()[0][:200]})"
+    )
 
 
 def ran_out(error: BaseException) -> bool:
@@ -100,17 +104,16 @@ def ran_out(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "bad_alloc" in text)
 
 
-def _too_large(load: Load, exchange: ExchangeConfig, memory: MemoryConfig, need: int) -> str:
-    text = f"schedule {exchange.schedule} needs about {_gib(need)} in each of {load.workers} worker(s)"
+def _advice(load: Load, exchange: ExchangeConfig, memory: MemoryConfig) -> str:
     advice = []
     if exchange.schedule == "materialised" or not memory.rematerialise:
         thrifty = exchange.model_copy(update={"schedule": "sequential"})
         less = estimate_bytes(load, thrifty, memory.model_copy(update={"rematerialise": True}))
-        advice.append(f"schedule sequential (--strategy sar) would need about {_gib(less)}")
+        advice.append(f"schedule sequential (--strategy sar) needs about {_gib(less)}")
     advice.append("more workers need less each")
     if load.workers == 1:
-        advice.append("partition.parts above 1 with --strategy sar keeps rows in files")
-    return f"{text}; {'; '.join(advice)}; this is"
+        advice.append("--strategy sar with partition.parts above 1 keeps rows in files")
+    return ", ".join(advice)
 
 
 def _gib(num_bytes: float) -> str:

@@ -108,7 +108,7 @@ PACKED = Schedule(rounds="each", keep="packed")
     ids=["gcn", "sage", "sage-max", "gat", "gatv2"],
 )
 def test_sequential_sends_linear_rows_twice_and_others_three_times(num_workers, model, columns, reads_again):
-    """2V where the backward pass does not read the rows, 3V where it fetches them again, 2V where it kept them packed."""
+    """2V where the backward pass does not read the rows or has kept them packed, 3V where it fetches them again."""
     shards = make_shards(a_graph(), spread(30, num_workers), num_workers)
     cases = [("raw", 4, SEQUENTIAL, 2 if reads_again else 1)]
     if model.get("reduce") != "max":
