@@ -21,7 +21,7 @@ from weft.partition import (
     write_partition,
 )
 from weft.partition.methods import assign, choose_method
-from weft.partition.store import check_workers
+from weft.partition.store import check_workers, has_several_labels, load_global_ids
 
 PARTS = "parts"
 
@@ -112,10 +112,9 @@ def vertex_names(config: RunConfig, run: Path) -> VertexNames:
     if parts is None:
         graph = open_graph(config.data)
         return VertexNames(graph.original_ids, graph.class_names, graph.multi_label)
-    info, whole = read_partition(parts), load_shard(parts, 0, 1, verify=False)
-    ids = load_original_ids(parts, 0, 1)
+    ids, multi_label = load_original_ids(parts, 0, 1), has_several_labels(parts)
     if ids is not None:
         by_global_id = np.empty_like(ids)
-        by_global_id[whole.global_ids.numpy()] = ids
+        by_global_id[load_global_ids(parts)] = ids
         ids = by_global_id
-    return VertexNames(ids, info.class_names, whole.y is not None and whole.y.dim() == 2)
+    return VertexNames(ids, read_partition(parts).class_names, multi_label)

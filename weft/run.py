@@ -63,13 +63,20 @@ class Run:
                 worker.export(self.path, Path(scratch))
             else:
                 _check(launch_workers(self.config, "export", self.path, scratch))
-            pieces = range(self.config.workers)
-            global_ids = np.concatenate([np.load(Path(scratch) / f"{piece}-ids.npy") for piece in pieces])
-            values = np.concatenate([np.load(Path(scratch) / f"{piece}-logits.npy") for piece in pieces])
+            values = _joined(Path(scratch), self.config.workers)
         names = vertex_names(self.config, self.path)
-        values = values[np.argsort(global_ids)]
         ids = np.arange(len(values)) if names.original_ids is None else names.original_ids
         return Outputs(ids, values, names.class_names, names.multi_label)
+
+
+def _joined(folder: Path, workers: int) -> Array:
+    """All workers' outputs in the graph's order: one array, into which theirs are read piece by piece."""
+    ids = [np.load(folder / f"{piece}-ids.npy") for piece in range(workers)]
+    logits = [np.load(folder / f"{piece}-logits.npy", mmap_mode="r") for piece in range(workers)]
+    values = np.empty((sum(map(len, ids)), logits[0].shape[1]), logits[0].dtype)
+    for rows, piece in zip(ids, logits, strict=True):
+        values[rows] = piece
+    return values
 
 
 @dataclass(frozen=True)

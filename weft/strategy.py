@@ -9,6 +9,8 @@ from weft.aggregate import Schedule
 from weft.comm import codec_named
 from weft.errors import UserError, unknown
 
+MOST_BLOCKS, SMALLEST_BLOCK = 4, 2048  # of a worker's rows under the sequential schedule; rows of one
+
 
 class ExchangeConfig(BaseModel):
     """How rows move between workers."""
@@ -20,7 +22,7 @@ class ExchangeConfig(BaseModel):
         "materialised", description="the whole halo, then aggregate; or block by block, each freed when absorbed"
     )
     blocks: int | None = Field(
-        None, ge=1, description="into how many blocks a worker's rows are divided (sequential); 4, or its parts"
+        None, ge=1, description="into how many blocks a worker's rows are divided (sequential); up to 4, or its parts"
     )
     prefetch: int = Field(1, ge=0, description="blocks in flight while one is absorbed (sequential)")
     keep_packed: bool = Field(
@@ -77,12 +79,17 @@ def resolve_strategy(name: str, settings: Mapping[str, Any], workers: int) -> di
     return resolved
 
 
-def make_schedule(config: ExchangeConfig, workers: int, parts_per_worker: int) -> Schedule:
-    """The order in which rows come. With several workers at least four blocks of each: what is in flight is small."""
+def make_schedule(config: ExchangeConfig, rows: int, workers: int, parts_per_worker: int) -> Schedule:
+    """The order in which rows come. `rows`: of the whole graph, so that every worker decides alike.
+
+    With several workers up to four blocks of each, so that what is in flight is small, but none so small that it
+    would be on its way for longer than it is worked on.
+    """
     if config.schedule == "materialised":
         return Schedule(prefetch=config.prefetch)
     keep: Literal["packed", "nothing"] = "packed" if config.keep_packed else "nothing"
-    blocks = config.blocks or max(parts_per_worker, 4 if workers > 1 else 1)
+    worthwhile = min(MOST_BLOCKS, rows // workers // SMALLEST_BLOCK) if workers > 1 else 1
+    blocks = config.blocks or max(parts_per_worker, worthwhile, 1)
     return Schedule(rounds="each", keep=keep, prefetch=config.prefetch, blocks=blocks)
 
 

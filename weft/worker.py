@@ -81,7 +81,7 @@ def open_worker(run: Path, config: RunConfig | None = None, training: bool = Fal
         shard.to(comm.device),
         comm,
         codec_named(config.exchange.codec),
-        make_schedule(config.exchange, config.workers, parts),
+        make_schedule(config.exchange, shard.num_global_nodes, config.workers, parts),
     )
     if sizes is not None:
         view.restrict(sizes)
@@ -164,6 +164,7 @@ def train(run: Path, resume: bool, quiet: bool = False, config: RunConfig | None
         print_rows(str(worker.folder.path), run_rows(summary))
     comm.barrier("end")
     comm.close()
+    memory.spill_to(None)  # with one worker this process goes on
     return EXIT_INTERRUPTED if outcome.status == "interrupted" else 0
 
 

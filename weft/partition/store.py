@@ -9,6 +9,7 @@ A worker needs PARTS/manifest.json and its own part folders, nothing else.
 """
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -296,6 +297,25 @@ def load_shard(path: Path | str, worker: int, num_workers: int, verify: bool = T
         fingerprint=info.fingerprint,
         num_relations=info.num_relations,
     )
+
+
+def load_global_ids(path: Path | str, verify: bool = False) -> Array:
+    """The global ids of all parts' vertices, part after part, and nothing else of the graph [N]."""
+    return np.concatenate(list(_each_part(Path(path), "global_ids", verify)))
+
+
+def has_several_labels(path: Path | str) -> bool:
+    """Whether a vertex may have several labels."""
+    return next((labels.ndim == 2 for labels in _each_part(Path(path), "y", verify=False)), False)
+
+
+def _each_part(path: Path, name: str, verify: bool) -> Iterator[Array]:
+    """An array of every part that has it, memory-mapped."""
+    info = read_partition(path)
+    for part in range(info.num_parts):
+        folder, manifest, _ = _open_part(path, info, part)
+        if name in manifest["arrays"]:
+            yield read_array(folder, manifest, name, verify)
 
 
 def load_original_ids(path: Path | str, worker: int, num_workers: int, verify: bool = True) -> Array | None:
