@@ -6,7 +6,7 @@ import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from weft.config import RunConfig, make_config
 from weft.errors import UserError
 from weft.footprint import Load, explain_failure, ran_out, refuse_if_too_large
 from weft.kernels import memory
-from weft.layers import BatchNorm, Stack, add_embedding, build_model
+from weft.layers import BatchNorm, Layer, Stack, add_embedding, build_model
 from weft.partition import Shard, read_partition
 from weft.prepare import open_shard, parts_folder, parts_per_worker
 from weft.show import print_rows, run_rows
@@ -76,7 +76,7 @@ def open_worker(run: Path, config: RunConfig | None = None, training: bool = Fal
         refuse_if_too_large(load, config.exchange, config.memory, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     sizes = None
     if training and restricts(config, model):
-        shard, sizes = _restrict(config, shard, comm)
+        shard, sizes = _restrict(config, shard, comm, len(cast(Stack, model).layers))
     view = GraphView(
         shard.to(comm.device),
         comm,
@@ -101,34 +101,41 @@ def spills(config: RunConfig, parts: int) -> bool:
 
 
 def restricts(config: RunConfig, model: nn.Module) -> bool:
-    """Whether a training pass may leave out rows that the loss does not depend on: not where statistics need all."""
-    crosses_rows = not isinstance(model, Stack) or any(isinstance(module, BatchNorm) for module in model.modules())
-    if crosses_rows and config.memory.restrict == "always":
+    """Whether a training pass may leave out rows that the loss does not depend on: not where statistics need all.
+
+    Layers of a user's own may relate rows in ways of their own, so theirs are restricted only where that is asked for.
+    """
+    possible = isinstance(model, Stack) and not any(isinstance(module, BatchNorm) for module in model.modules())
+    if config.memory.restrict == "always" and not possible:
         raise UserError(
-            "memory.restrict=always leaves vertices out, but batch normalisation and models of your own may need all "
-            "of them: use memory.restrict=auto"
+            "memory.restrict=always leaves vertices out, but batch normalisation needs all of them, and a model of "
+            "your own that is not a weft.layers.Stack has no layers to restrict: use memory.restrict=auto"
         )
-    return config.memory.restrict != "never" and not crosses_rows
+    if config.memory.restrict == "auto" and isinstance(model, Stack):
+        possible = possible and all(isinstance(layer, Layer) for layer in model.layers)
+    return config.memory.restrict != "never" and possible
 
 
-def _restrict(config: RunConfig, shard: Shard, comm: Communicator) -> tuple[Shard, list[int] | None]:
+def _restrict(config: RunConfig, shard: Shard, comm: Communicator, layers: int) -> tuple[Shard, list[int] | None]:
     """The shard in the order in which its rows are needed, and how many each layer needs; None where all are."""
     masks = pick_masks(shard, config.train.split)
     if shard.y is None or "train" not in masks:
         return shard, None  # refused with a reason when training begins
-    reach = find_reach(shard, comm, masks["train"] & known(shard.y), config.model.layers)
+    reach = find_reach(shard, comm, masks["train"] & known(shard.y), layers)
     if config.memory.restrict == "auto" and reach.spared < WORTH_RESTRICTING:
         return shard, None
     return order_by_depth(shard, comm, reach.depth), reach.sizes
 
 
 def _load(config: RunConfig, shard: Shard, model: nn.Module, width: int) -> Load:
-    widths = model.widths if isinstance(model, Stack) else [config.model.hidden, shard.num_classes]
+    widths = model.widths[1:] if isinstance(model, Stack) else ()
+    if not widths:  # a model of a user's own: as wide and deep as its config says
+        widths = (*[config.model.hidden] * (config.model.layers - 1), shard.num_classes)
     return Load(
         rows=shard.num_nodes,
         halo=shard.num_halo,
         edges=shard.num_edges,
-        widths=(width, *widths[-config.model.layers :]),
+        widths=(width, *widths),
         itemsize=getattr(torch, config.train.precision).itemsize,
         workers=config.workers,
         model=config.model.name,

@@ -185,3 +185,27 @@ def test_relations_under_the_sar_preset_give_the_same_weights(tmp_path):
     full, sar = last_weights(tmp_path / "full"), last_weights(tmp_path / "sar")
     for name in full:
         torch.testing.assert_close(sar[name], full[name], rtol=1e-8, atol=1e-9)
+
+
+def test_how_memory_is_spared_changes_no_loss(tmp_path):
+    """Restricted or not, in memory or in files, layers kept or computed again, one worker or two."""
+    data = "synthetic:tiny?train=0.03"
+    ways = {
+        "plain": {"memory": {"restrict": "never"}},
+        "restricted": {"memory": {"restrict": "always"}},
+        "files": {"strategy": "sar", "partition": {"parts": 3}, "memory": {"spill": "always"}},
+        "two": {"strategy": "sar", "workers": 2, "memory": {"restrict": "always"}},
+    }
+    losses = {}
+    for name, more in ways.items():
+        losses[name] = [record["train_loss"] for record in train(tmp_path / name, data=data, **more).metrics]
+    for name, found in losses.items():
+        assert found == pytest.approx(losses["plain"], rel=1e-4), name
+    assert losses["plain"][-1] < losses["plain"][0]
+
+
+def test_batch_norm_needs_every_vertex(tmp_path):
+    model = {**MODEL, "norm": "batch"}
+    with pytest.raises(weft.UserError, match="batch normalisation needs all of them"):
+        train(tmp_path / "run", model=model, memory={"restrict": "always"})
+    assert not (tmp_path / "run").exists()
