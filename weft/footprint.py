@@ -28,6 +28,7 @@ class Load:
     itemsize: int
     workers: int
     model: str
+    relations: int = 0  # kinds of edges, each of which has an aggregate of its own
 
 
 def estimate_bytes(load: Load, exchange: ExchangeConfig, memory: MemoryConfig) -> int:
@@ -41,6 +42,9 @@ def estimate_bytes(load: Load, exchange: ExchangeConfig, memory: MemoryConfig) -
     reads_again = load.model in _ATTENTION
     kept = sum(hidden) * (1 if memory.rematerialise else 3) + load.widths[0]
     at_work = 4 * widest
+    if load.model == "rgcn":
+        kept += load.relations * sum(load.widths[:-1])
+        at_work += load.relations * max(load.widths[:-1])
     own = load.rows * (kept + at_work) * load.itemsize
     edges = load.edges * (16 if reads_again else 8) + load.rows * 16
     if exchange.schedule == "sequential":
