@@ -28,7 +28,7 @@ MATERIALISED = {"exchange": {"schedule": "materialised"}}
 SEQUENTIAL = {"exchange": {"schedule": "sequential"}}
 PRESET = {"strategy": "sar"}
 SAR_SECONDS = {"sage": 2.2, "gat": 4.4}
-EPOCHS, LAUNCHES = 5, 3
+EPOCHS, LAUNCHES = 4, 2
 
 
 def epoch_seconds(parts: Path, workers: int, model: dict[str, Any], extra: dict[str, Any]) -> list[float]:

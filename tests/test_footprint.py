@@ -11,7 +11,7 @@ from weft.footprint import Load, estimate_bytes, memory_limit, ran_out
 from weft.prepare import partition
 from weft.strategy import ExchangeConfig, MemoryConfig
 
-SPEC = "synthetic:dense?nodes=24000,degree=30"
+SPEC = "synthetic:dense?nodes=16000,degree=30"
 SEQUENTIAL = ExchangeConfig(schedule="sequential")
 THRIFTY = MemoryConfig(rematerialise=True)
 
@@ -40,18 +40,18 @@ def train(parts: Path, run: Path, kib: int, *options: str) -> subprocess.Complet
 @pytest.mark.timeout(500)
 def test_sequential_trains_where_materialised_does_not_fit(tmp_path):
     partition(SPEC, 4, tmp_path / "parts", method="random")
-    wide = ["--workers", "4", "--model", "gat", "--set", "model.hidden=160", "--set", "model.heads=4"]
-    refused = train(tmp_path / "parts", tmp_path / "refused", 520_000, *wide)
+    wide = ["--workers", "4", "--model", "gat", "--set", "model.hidden=256", "--set", "model.heads=4"]
+    refused = train(tmp_path / "parts", tmp_path / "refused", 700_000, *wide)
     assert refused.returncode != 0
     assert "schedule materialised needs about" in refused.stderr and "ulimit -d leaves" in refused.stderr
     assert "schedule sequential (--strategy sar) needs about" in refused.stderr
     assert not (tmp_path / "refused" / "summary.json").exists()
 
-    insisting = train(tmp_path / "parts", tmp_path / "failed", 520_000, *wide, "--set", "memory.check=false")
+    insisting = train(tmp_path / "parts", tmp_path / "failed", 700_000, *wide, "--set", "memory.check=false")
     assert insisting.returncode != 0
     assert "memory ran out: schedule materialised needs about" in insisting.stderr, insisting.stderr
 
-    thrifty = train(tmp_path / "parts", tmp_path / "run", 520_000, *wide, "--strategy", "sar")
+    thrifty = train(tmp_path / "parts", tmp_path / "run", 700_000, *wide, "--strategy", "sar")
     assert thrifty.returncode == 0, thrifty.stderr
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
 
@@ -60,7 +60,7 @@ def test_sequential_trains_where_materialised_does_not_fit(tmp_path):
 def test_one_worker_trains_on_rows_in_files(tmp_path):
     """One process, several parts: rows lie in files, the numbers are those of the run that holds them in memory."""
     partition(SPEC, 6, tmp_path / "parts", method="random")
-    wide = ["--workers", "1", "--model", "sage", "--set", "model.hidden=640", "--set", "memory.check=false"]
+    wide = ["--workers", "1", "--model", "sage", "--set", "model.hidden=960", "--set", "memory.check=false"]
     insisting = train(tmp_path / "parts", tmp_path / "failed", 560_000, *wide)
     assert insisting.returncode != 0 and "memory ran out" in insisting.stderr + insisting.stdout
     in_files = train(tmp_path / "parts", tmp_path / "files", 560_000, *wide, "--strategy", "sar")

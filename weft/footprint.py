@@ -28,6 +28,7 @@ class Load:
     itemsize: int
     workers: int
     model: str
+    parameters: int = 0  # numbers that every worker holds alike
     relations: int = 0  # kinds of edges, each of which has an aggregate of its own
 
 
@@ -53,7 +54,8 @@ def estimate_bytes(load: Load, exchange: ExchangeConfig, memory: MemoryConfig) -
     else:
         layers_kept = sum(hidden) if reads_again else widest
         moving = load.halo * (layers_kept + 2 * widest) * load.itemsize
-    return BASE_BYTES + own + edges + int(moving) + load.halo * 24
+    # each parameter, its gradient, the optimiser's two moments, and the best so far
+    return BASE_BYTES + own + edges + int(moving) + load.halo * 24 + 5 * load.parameters * load.itemsize
 
 
 @dataclass(frozen=True)

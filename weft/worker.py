@@ -139,6 +139,7 @@ def _load(config: RunConfig, shard: Shard, model: nn.Module, width: int) -> Load
         itemsize=getattr(torch, config.train.precision).itemsize,
         workers=config.workers,
         model=config.model.name,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
         relations=shard.num_relations,
     )
 
