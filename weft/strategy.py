@@ -9,7 +9,7 @@ from weft.aggregate import Schedule
 from weft.comm import codec_named
 from weft.errors import UserError, unknown
 
-MOST_BLOCKS, SMALLEST_BLOCK = 4, 2048  # of a worker's rows under the sequential schedule; rows of one
+MOST_BLOCKS, SMALLEST_BLOCK = 4, 1024  # of a worker's rows under the sequential schedule; rows of one
 
 
 class ExchangeConfig(BaseModel):
