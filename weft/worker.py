@@ -174,6 +174,7 @@ def train(run: Path, resume: bool, quiet: bool = False, config: RunConfig | None
     comm.barrier("end")
     comm.close()
     memory.spill_to(None)  # with one worker this process goes on
+    memory.be_thrifty(False)
     return EXIT_INTERRUPTED if outcome.status == "interrupted" else 0
 
 

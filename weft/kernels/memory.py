@@ -116,13 +116,15 @@ def spill_to(folder: Path | None) -> None:
     _pool.folder = folder
 
 
-def be_thrifty() -> None:
+def be_thrifty(thrifty: bool = True) -> None:
     """From now on what is idle makes way for what is new: fewer bytes held, more pages cleared.
 
     The C library, too, is told to keep nothing of what is not small: by itself it moves the bound up with every large
     tensor that is freed, and what is below stays in a heap that only grows.
     """
-    _pool.thrifty = True
+    _pool.thrifty = thrifty
+    if not thrifty:
+        return
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _HEAP_BYTES)
 
