@@ -9,7 +9,6 @@ from torch import Tensor
 from weft import kernels
 from weft.errors import UserError
 from weft.graph.graph import CSR
-from weft.partition.shard import filter_csr
 
 NEW_LOOP = {"weight": 1, "relation": -1, "features": 0}  # what an added self-loop carries
 
@@ -94,15 +93,6 @@ class Block:
             row_scale = torch.cat([row_scale, row_scale.new_zeros(more)])
         indptr = torch.cat([self.csr.indptr, self.csr.indptr[-1:].expand(more)])
         return Block(replace(self.csr, indptr=indptr), row_scale, self.col_scale)
-
-
-def take_columns(csr: CSR, chosen: slice) -> CSR:
-    """The edges whose column lies in a span, which is counted from its start."""
-    if chosen == slice(0, csr.num_cols):
-        return csr
-    keep = (csr.indices >= chosen.start) & (csr.indices < chosen.stop)
-    block = filter_csr(csr, keep)
-    return replace(block, indices=block.indices - chosen.start, num_cols=chosen.stop - chosen.start)
 
 
 def with_self_loops(csr: CSR) -> CSR:

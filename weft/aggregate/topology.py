@@ -11,10 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from weft.aggregate.blocks import Block, by_relation, row_sums, take_columns, with_self_loops
+from weft.aggregate.blocks import Block, by_relation, row_sums, with_self_loops
 from weft.comm import Communicator, Route, Rows, build_route, raw, start_exchange
 from weft.errors import UserError
 from weft.partition import Shard
+from weft.partition.shard import take_columns
 
 Reduce = Literal["sum", "mean", "max"]
 Weight = Literal["edge", "symmetric"] | Tensor | None

@@ -339,7 +339,7 @@ class _Aggregate(torch.autograd.Function):
             done = done._replace(out=dst[0])
         ctx.view, ctx.reducer, ctx.edges, ctx.num_dst = view, reducer, edges, num_dst
         ctx.widths = [tensor.shape[1] for tensor in src]
-        if reducer.reads_sources or not isinstance(reducer, Sum):
+        if not isinstance(reducer, Sum):
             ctx.counts = (len(dst), len(src), len(done.state), [len(rows) for rows in done.halo])
             held = (done.out, *dst, *src, *done.state, *(tensor for rows in done.halo for tensor in rows))
             # A replayed layer goes backward once, at once: its tensors can go one by one, before the others.

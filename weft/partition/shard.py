@@ -58,12 +58,7 @@ class Shard:
     def remote_block(self, worker: int) -> CSR:
         """In-edges from that worker's rows only; columns count from that worker's first halo slot."""
         first = sum(self.halo_counts[:worker])
-        count = self.halo_counts[worker]
-        if count == self.num_halo:
-            return self.remote
-        keep = (self.remote.indices >= first) & (self.remote.indices < first + count)
-        block = filter_csr(self.remote, keep)
-        return replace(block, indices=block.indices - first, num_cols=count)
+        return take_columns(self.remote, slice(first, first + self.halo_counts[worker]))
 
 
 @dataclass(frozen=True)
@@ -249,3 +244,12 @@ def filter_csr(csr: CSR, keep: Tensor) -> CSR:
     before = torch.zeros(csr.num_edges + 1, dtype=torch.int64, device=keep.device)
     torch.cumsum(keep, 0, out=before[1:])
     return csr.pick(keep, before[csr.indptr])
+
+
+def take_columns(csr: CSR, chosen: slice) -> CSR:
+    """The edges whose column lies in a span, which is counted from its start."""
+    if chosen == slice(0, csr.num_cols):
+        return csr
+    keep = (csr.indices >= chosen.start) & (csr.indices < chosen.stop)
+    block = filter_csr(csr, keep)
+    return replace(block, indices=block.indices - chosen.start, num_cols=chosen.stop - chosen.start)
