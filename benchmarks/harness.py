@@ -30,6 +30,7 @@ class Options:
     quick: bool
     json: Path | None
     only: str | None  # run what contains this word
+    plot: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,13 @@ class Bar:
         return f"{self.name}: {self.value:.2f}{self.unit} (bar {sign} {self.bar:.2f}{self.unit}) {verdict}"
 
 
-def parse(description: str | None = None, argv: Sequence[str] | None = None) -> Options:
+def parse(description: str | None = None, argv: Sequence[str] | None = None, plots: bool = False) -> Options:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="smaller, within a minute or so on 2 cores")
     parser.add_argument("--json", type=Path, help="write the results and the machine's description here")
     parser.add_argument("--only", help="run only the cases whose name contains this")
+    if plots:
+        parser.add_argument("--plot", type=Path, help="draw the results here (PNG; needs matplotlib)")
     return Options(**vars(parser.parse_args(argv)))
 
 

@@ -10,7 +10,6 @@ through log(memory) against log(parts): -1 is memory per worker that halves when
 graph, and at most 4 parts, where the fixed costs of a process still show.
 """
 
-import argparse
 import json
 import math
 import statistics
@@ -125,17 +124,8 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     print(f"plot: {path}")
 
 
-def take_plot() -> Path | None:
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--plot", type=Path)
-    found, rest = parser.parse_known_args()
-    sys.argv[1:] = rest
-    return found.plot
-
-
 def main() -> int:
-    plot = take_plot()
-    bench = Bench("memory", parse(__doc__))
+    bench = Bench("memory", parse(__doc__, plots=True))
     quick = bench.options.quick
     spec = f"synthetic:dense?nodes={20_000 if quick else 120_000}"
     part_counts = (1, 2, 4) if quick else (1, 2, 4, 8, 16)
@@ -143,8 +133,8 @@ def main() -> int:
         for name in MODELS:
             if bench.wanted(name):
                 measure(bench, name, spec, part_counts, Path(folder))
-    if plot is not None:
-        draw(bench.rows, plot)
+    if bench.options.plot is not None:
+        draw(bench.rows, bench.options.plot)
     return bench.finish()
 
 

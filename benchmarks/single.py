@@ -205,7 +205,7 @@ def run_model(bench: Bench, name: str, graph: Graph, folder: Path) -> None:
 def main() -> int:
     torch.set_num_threads(THREADS)
     bench = Bench("single", rounds=5, options=parse(__doc__))
-    graph = open_graph("synthetic:arxiv" + ("?nodes=30000" if bench.options.quick else ""))
+    graph = open_graph("synthetic:arxiv" + ("?nodes=10000" if bench.options.quick else ""))
     bench.note(f"{graph.name}: {graph.num_nodes:,} vertices, {graph.num_edges:,} edges; {THREADS} threads")
     if not has_bf16_units():
         bench.note("this processor has no bf16 matrix units (avx512_bf16, amx_bf16): the bf16 bar is not judged here")

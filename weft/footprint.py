@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft.errors import UserError
-from weft.strategy import MOST_BLOCKS, ExchangeConfig, MemoryConfig
+from weft.strategy import ExchangeConfig, MemoryConfig
 from weft.train.machine import memory_bytes
 
 GIB = 1 << 30
@@ -49,7 +49,7 @@ def estimate_bytes(load: Load, exchange: ExchangeConfig, memory: MemoryConfig) -
     own = load.rows * (kept + at_work) * load.itemsize
     edges = load.edges * (16 if reads_again else 8) + load.rows * 16
     if exchange.schedule == "sequential":
-        block = load.halo / max(1, load.workers - 1) / (exchange.blocks or MOST_BLOCKS)
+        block = load.halo / max(1, load.workers - 1) / exchange.blocks
         moving = 2 * (exchange.prefetch + 1) * block * widest * load.itemsize
     else:
         layers_kept = sum(hidden) if reads_again else widest

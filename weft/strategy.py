@@ -9,7 +9,7 @@ from weft.aggregate import Schedule
 from weft.comm import codec_named
 from weft.errors import UserError, unknown
 
-MOST_BLOCKS, SMALLEST_BLOCK = 4, 1024  # of a worker's rows under the sequential schedule; rows of one
+SMALLEST_BLOCK = 1024  # rows: a smaller one would be on its way for longer than it is worked on
 
 
 class ExchangeConfig(BaseModel):
@@ -21,8 +21,10 @@ class ExchangeConfig(BaseModel):
     schedule: Literal["materialised", "sequential"] = Field(
         "materialised", description="the whole halo, then aggregate; or block by block, each freed when absorbed"
     )
-    blocks: int | None = Field(
-        None, ge=1, description="into how many blocks a worker's rows are divided (sequential); up to 4, or its parts"
+    blocks: int = Field(
+        1,
+        ge=1,
+        description="blocks of a worker's rows, each of 1024 at least (sequential): more hold less and take longer",
     )
     prefetch: int = Field(1, ge=0, description="blocks in flight while one is absorbed (sequential)")
     keep_packed: bool = Field(
@@ -59,7 +61,7 @@ PRESETS = {
     "single": Preset(about="full graph in one process", max_workers=1),
     "sar": Preset(
         about="full graph in little memory: block by block, rebuilt in backward, exact",
-        settings={"exchange": {"schedule": "sequential"}, "memory": {"rematerialise": True}},
+        settings={"exchange": {"schedule": "sequential", "blocks": 4}, "memory": {"rematerialise": True}},
     ),
 }
 
@@ -82,14 +84,13 @@ def resolve_strategy(name: str, settings: Mapping[str, Any], workers: int) -> di
 def make_schedule(config: ExchangeConfig, rows: int, workers: int, parts_per_worker: int) -> Schedule:
     """The order in which rows come. `rows`: of the whole graph, so that every worker decides alike.
 
-    With several workers up to four blocks of each, so that what is in flight is small, but none so small that it
-    would be on its way for longer than it is worked on.
+    A worker has as many blocks as it has parts, or more where that is asked for and they do not become too small.
     """
     if config.schedule == "materialised":
         return Schedule(prefetch=config.prefetch)
     keep: Literal["packed", "nothing"] = "packed" if config.keep_packed else "nothing"
-    worthwhile = min(MOST_BLOCKS, rows // workers // SMALLEST_BLOCK) if workers > 1 else 1
-    blocks = config.blocks or max(parts_per_worker, worthwhile, 1)
+    worthwhile = min(config.blocks, rows // workers // SMALLEST_BLOCK) if workers > 1 else 1
+    blocks = max(parts_per_worker, worthwhile, 1)
     return Schedule(rounds="each", keep=keep, prefetch=config.prefetch, blocks=blocks)
 
 

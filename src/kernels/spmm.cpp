@@ -1,7 +1,8 @@
 // out[i] (+)= row_scale[i] * sum over in-edges of weight * col_scale[j] * x[j].
 //
-// A row's sum stays in registers, one tile of columns at a time; the rows of upcoming edges are prefetched (the
-// edge list says which). Bytes to move: E * width * sizeof(x) + N * width * sizeof(out) + 4 E (+ 4 E weights).
+// A row's sum stays in registers, one tile of columns at a time, or, where that would be many passes over the edges,
+// in the first cache, several edges at a time; the rows of upcoming edges are prefetched (the edge list says which).
+// Bytes to move: E * width * sizeof(x) + N * width * sizeof(out) + 4 E (+ 4 E weights).
 #include <cstdlib>
 
 #include "chunks.h"
@@ -17,6 +18,7 @@ constexpr int kMostVectors = 16;  // accumulators of a tile; the rest of the reg
 #else
 constexpr int kMostVectors = 12;
 #endif
+constexpr int kMostTiles = 3;  // passes over a row's edges before it counts as wide
 
 template <class X, class Out>
 struct Task {
@@ -67,6 +69,72 @@ void tile(const Task<X, Out> &t, int64_t row, int64_t begin, int64_t end, int64_
 #pragma GCC unroll 16
     for (int i = 0; i < NV - 1; i++) store(target + i * N, acc[i]);
     store(target + shift, acc[NV - 1]);
+}
+
+// Edges that a wide row adds at once: so often is its sum read and written less.
+constexpr int kAtOnce = 4;
+
+// sum (+)= the rows of `Count` edges from k on; the same columns of the edges that come next are fetched on the way.
+template <int Count, bool Weighted, class X, class Out>
+void add_rows(const Task<X, Out> &t, int64_t k, bool first, Acc<X> *sum) {
+    typedef Acc<X> S;
+    constexpr int N = Lanes<S>::N, kLine = 64 / sizeof(X);
+    const X *source[Count], *next[Count];
+    Vec<S> w[Count];
+    for (int i = 0; i < Count; i++) {
+        source[i] = t.x + t.indices[k + i] * t.width;
+        const int64_t ahead = k + i + kAtOnce;
+        next[i] = ahead < t.edges ? t.x + t.indices[ahead] * t.width : source[i];
+        if (Weighted) w[i] = splat<S>(t.coefficient[k + i]);
+    }
+    const auto add = [&](int64_t column) {
+        Vec<S> acc = first ? Vec<S>{} : load(sum + column);
+#pragma GCC unroll 4
+        for (int i = 0; i < Count; i++) {
+            Vec<S> v = load(source[i] + column);
+            acc += Weighted ? w[i] * v : v;
+        }
+        return acc;
+    };
+    // The last vector overlaps the one before it: taken before that one is written.
+    const int64_t last = t.width - N;
+    const Vec<S> tail = add(last);
+    for (int64_t column = 0; column < last; column += kLine) {
+#pragma GCC unroll 4
+        for (int i = 0; i < Count; i++) __builtin_prefetch(next[i] + column);
+        const int64_t end = column + kLine < last ? column + kLine : last;
+        for (int64_t c = column; c < end; c += N) store(sum + c, add(c));
+    }
+    store(sum + last, tail);
+}
+
+// Rows of many tiles.
+template <bool Weighted, class X, class Out>
+void wide_row(const Task<X, Out> &t, int64_t row, int64_t begin, int64_t end, Acc<X> scale, Acc<X> *sum) {
+    typedef Acc<X> S;
+    constexpr int N = Lanes<S>::N;
+    int64_t k = begin;
+    for (; k + kAtOnce <= end; k += kAtOnce) add_rows<kAtOnce, Weighted>(t, k, k == begin, sum);
+    switch (end - k) {
+        case 3:
+            add_rows<3, Weighted>(t, k, k == begin, sum);
+            break;
+        case 2:
+            add_rows<2, Weighted>(t, k, k == begin, sum);
+            break;
+        case 1:
+            add_rows<1, Weighted>(t, k, k == begin, sum);
+            break;
+    }
+    Out *target = t.out + row * t.width;
+    const auto total = [&](int64_t column) {
+        Vec<S> v = load(sum + column) * scale;
+        return t.accumulate ? v + load(target + column) : v;
+    };
+    const int64_t last = t.width - N;
+    const Vec<S> tail = total(last);
+    for (int64_t column = 0; column < last; column += N) store(target + column, total(column));
+    store(target + last, tail);
 }
 
 // Rows narrower than a vector.
@@ -134,6 +202,7 @@ void run(const SpmmArgs &a) {
     const int64_t width = a.width;
     const int64_t vectors = (width + N - 1) / N, tiles = (vectors + kMostVectors - 1) / kMostVectors;
     const int64_t ahead = edges_ahead(width * sizeof(X));
+    const bool wide = tiles > kMostTiles;
     const Chunks chunks(a.csr.indptr, a.csr.rows, a.csr.edges, 8192);
     const int64_t *indptr = a.csr.indptr;
 
@@ -141,6 +210,7 @@ void run(const SpmmArgs &a) {
     {
         int64_t room = 0;
         S *product = nullptr;  // weight * col_scale of a chunk's edges
+        Scratch<S> sum(wide ? width : 0);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t chunk = 0; chunk < chunks.count; chunk++) {
             const int64_t first_row = chunks.begin(chunk), last_row = chunks.begin(chunk + 1);
@@ -168,6 +238,10 @@ void run(const SpmmArgs &a) {
                 }
                 if (width < N) {
                     narrow_row<Weighted>(t, row, begin, end, scale);
+                    continue;
+                }
+                if (wide) {
+                    wide_row<Weighted>(t, row, begin, end, scale, sum.data);
                     continue;
                 }
                 for (int64_t i = 0; i < tiles; i++) {

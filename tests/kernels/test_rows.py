@@ -10,7 +10,7 @@ from weft import kernels
 from weft.kernels import reference
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
-WIDTHS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 40, 63, 64, 65, 96, 97, 105, 128, 129, 191, 200, 256, 300]
+WIDTHS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 40, 63, 64, 65, 96, 97, 105, 128, 129, 200, 256, 300, 801]
 
 
 def scalar_of(dtype: torch.dtype) -> torch.dtype:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 if TYPE_CHECKING:
     from weft.aggregate.view import GraphView
@@ -61,9 +62,11 @@ class _Segment(torch.autograd.Function):
         with torch.enable_grad(), ctx.graph.taped(ctx.tape):
             out = ctx.segment(own)
         ctx.graph.noise.place = before
+        end = get_gradient_edge(out)  # the way back needs no values of what came out: they may go
+        del out
         wanted = [own] if wants_x else []
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        gradients = list(torch.autograd.grad(out, [*wanted, *trained], grad, allow_unused=True))
+        gradients = list(torch.autograd.grad(end, [*wanted, *trained], grad, allow_unused=True))
         d_x = gradients.pop(0) if wants_x else None
         left = iter(gradients)
         return None, None, d_x, *(next(left) if parameter.requires_grad else None for parameter in parameters)

@@ -161,6 +161,7 @@ def _new_block(num_bytes: int, folder: Path | None) -> mmap.mmap:
             file.truncate(size)
             return mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED)
     block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        block.madvise(mmap.MADV_HUGEPAGE)
+    filled = num_bytes // _GRAIN_BYTES * _GRAIN_BYTES  # of a huge page that is touched, all of it is taken
+    if hasattr(mmap, "MADV_HUGEPAGE") and filled:
+        block.madvise(mmap.MADV_HUGEPAGE, 0, filled)
     return block
