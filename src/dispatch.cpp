@@ -209,6 +209,27 @@ void bind_elementwise(nb::module_ &module) {
         unlocked);
 }
 
+void bind_quantise(nb::module_ &module) {
+    const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
+    module.def(
+        "pack",
+        [](Pointer x, int64_t width, Pointer index, int64_t rows, Pointer bits, Pointer offsets, Pointer ids,
+           uint64_t key, Pointer out, Pointer spans, int threads) {
+            return kernels().pack({as<const float>(x), width, as<const int64_t>(index), rows, as<const uint8_t>(bits),
+                                   as<const int64_t>(offsets), as<const int64_t>(ids), key, as<uint8_t>(out),
+                                   as<float>(spans), threads});
+        },
+        unlocked);
+    module.def(
+        "unpack",
+        [](Pointer message, int64_t width, int64_t rows, Pointer bits, Pointer offsets, Pointer index, Pointer into,
+           bool add, int threads) {
+            kernels().unpack({as<const uint8_t>(message), width, rows, as<const uint8_t>(bits),
+                              as<const int64_t>(offsets), as<const int64_t>(index), as<float>(into), add, threads});
+        },
+        unlocked);
+}
+
 }  // namespace
 
 void bind_kernels(nb::module_ &module) {
@@ -216,6 +237,7 @@ void bind_kernels(nb::module_ &module) {
     bind_rows(module);
     bind_attention(module);
     bind_elementwise(module);
+    bind_quantise(module);
 }
 
 }  // namespace weft

@@ -193,6 +193,31 @@ struct HeadDotBackwardArgs {
     int threads;
 };
 
+struct PackArgs {
+    const float *x;
+    int64_t width;
+    const int64_t *index;  // rows of x to take; null: all, in order
+    int64_t rows;
+    const uint8_t *bits;     // [rows] 2, 4 or 8
+    const int64_t *offsets;  // [rows] where each begins in the message
+    const int64_t *ids;      // [rows] global ids, which key the rounding
+    uint64_t key;
+    uint8_t *out;
+    float *spans;  // [rows] largest minus smallest; may be null
+    int threads;
+};
+
+struct UnpackArgs {
+    const uint8_t *message;
+    int64_t width, rows;
+    const uint8_t *bits;
+    const int64_t *offsets;
+    const int64_t *index;  // rows of `into` to write, each at most once; null: all, in order
+    float *into;
+    bool add;
+    int threads;
+};
+
 struct Kernels {
     const char *name;
     void (*spmm)(const SpmmArgs &);
@@ -210,6 +235,8 @@ struct Kernels {
     void (*relu_backward)(const ReluBackwardArgs &);
     void (*head_dot)(const HeadDotArgs &);
     void (*head_dot_backward)(const HeadDotBackwardArgs &);
+    int64_t (*pack)(const PackArgs &);  // the first row that is not finite, or -1
+    void (*unpack)(const UnpackArgs &);
 };
 
 namespace plain {

@@ -112,7 +112,7 @@ def ran_out(error: BaseException) -> bool:
 
 def _advice(load: Load, exchange: ExchangeConfig, memory: MemoryConfig) -> str:
     advice = []
-    if exchange.schedule == "materialised" or not memory.rematerialise:
+    if exchange.schedule != "sequential" or not memory.rematerialise:
         thrifty = exchange.model_copy(update={"schedule": "sequential"})
         less = estimate_bytes(load, thrifty, memory.model_copy(update={"rematerialise": True}))
         advice.append(f"schedule sequential (--strategy sar) needs about {_gib(less)}")

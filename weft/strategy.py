@@ -5,8 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from weft.aggregate import Schedule
-from weft.comm import codec_named
+from weft.aggregate import Format, Quantised, Schedule, format_named
 from weft.errors import UserError, unknown
 
 SMALLEST_BLOCK = 1024  # rows: a smaller one would be on its way for longer than it is worked on
@@ -18,8 +17,9 @@ class ExchangeConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     plan: Literal["full"] = Field("full", description="full: every epoch is one step over the whole graph")
-    schedule: Literal["materialised", "sequential"] = Field(
-        "materialised", description="the whole halo, then aggregate; or block by block, each freed when absorbed"
+    schedule: Literal["materialised", "overlapped", "sequential"] = Field(
+        "materialised",
+        description="the whole halo, then aggregate; the same, own rows computed meanwhile; or block by block",
     )
     blocks: int = Field(
         1,
@@ -30,7 +30,17 @@ class ExchangeConfig(BaseModel):
     keep_packed: bool = Field(
         False, description="keep blocks as they travelled instead of fetching them again in backward (sequential)"
     )
-    codec: str = Field("raw", description="raw, or bf16: half the bytes, rounded to 8 bits of mantissa")
+    codec: str = Field(
+        "raw",
+        description="how rows travel in training: raw, bf16, int8, int4, int2, or adaptive: 2, 4 or 8 bits by row",
+    )
+    assign_cycle: int = Field(50, ge=1, description="epochs between two choices of widths (adaptive)")
+    fidelity: float = Field(
+        0.5, ge=0.0, le=1.0, description="0: fewest bytes, 1: least error; between: a balance of both (adaptive)"
+    )
+    delta: bool = Field(
+        False, description="send differences to the last epoch's rows (int8, int4, int2, adaptive; not sequential)"
+    )
 
 
 class MemoryConfig(BaseModel):
@@ -63,6 +73,10 @@ PRESETS = {
         about="full graph in little memory: block by block, rebuilt in backward, exact",
         settings={"exchange": {"schedule": "sequential", "blocks": 4}, "memory": {"rematerialise": True}},
     ),
+    "adaqp": Preset(
+        about="full graph, 2 to 8 bits a value on the wire, chosen by row, own rows computed meanwhile",
+        settings={"exchange": {"schedule": "overlapped", "codec": "adaptive"}},
+    ),
 }
 
 
@@ -86,8 +100,8 @@ def make_schedule(config: ExchangeConfig, rows: int, workers: int, parts_per_wor
 
     A worker has as many blocks as it has parts, or more where that is asked for and they do not become too small.
     """
-    if config.schedule == "materialised":
-        return Schedule(prefetch=config.prefetch)
+    if config.schedule != "sequential":
+        return Schedule(prefetch=config.prefetch, overlap=config.schedule == "overlapped")
     keep: Literal["packed", "nothing"] = "packed" if config.keep_packed else "nothing"
     worthwhile = min(config.blocks, rows // workers // SMALLEST_BLOCK) if workers > 1 else 1
     blocks = max(parts_per_worker, worthwhile, 1)
@@ -96,15 +110,32 @@ def make_schedule(config: ExchangeConfig, rows: int, workers: int, parts_per_wor
 
 def check_exchange(config: ExchangeConfig, model: str, reduce: str) -> None:
     """Refuses combinations that would be wrong, with the reason."""
-    codec = codec_named(config.codec)
-    if config.codec != "raw" and model == "sage" and reduce == "max":
+    format = make_format(config)
+    if format.name != "raw" and model == "sage" and reduce == "max":
         raise UserError(
             f"codec {config.codec} rounds rows, and a maximum of rounded rows is biased: use codec raw with max"
         )
+    integers = isinstance(format, Quantised)
+    if integers and model == "gatv2":
+        raise UserError(
+            f"codec {config.codec} rounds rows, and GATv2 computes its logits from the rows themselves, which would be "
+            "biased: use codec raw or bf16, or model gat, whose logit terms travel exactly"
+        )
+    if config.delta and not integers:
+        raise UserError(f"exchange.delta is for codecs int8, int4, int2 and adaptive, not {config.codec}")
+    if config.delta and config.schedule == "sequential":
+        raise UserError(
+            "exchange.delta keeps the last rows of the whole halo, which schedule sequential exists not to hold: use "
+            "schedule materialised or overlapped"
+        )
     if config.keep_packed and config.schedule != "sequential":
         raise UserError("exchange.keep_packed is for schedule sequential: materialised keeps its rows anyway")
-    if config.keep_packed and codec.verbatim:
+    if config.keep_packed and not format.packs:
         raise UserError(
             f"exchange.keep_packed keeps rows as they travelled, and codec {config.codec} packs nothing: use codec "
-            "bf16, or schedule materialised, which keeps whole rows"
+            "bf16, int8, int4, int2 or adaptive, or schedule materialised, which keeps whole rows"
         )
+
+
+def make_format(config: ExchangeConfig) -> Format:
+    return format_named(config.codec, config.assign_cycle, config.fidelity, config.delta)

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weft.aggregate import GraphView, find_reach, order_by_depth
-from weft.comm import Communicator, codec_named, open_communicator
+from weft.aggregate import GraphView, find_reach, order_by, order_for_overlap
+from weft.comm import Communicator, open_communicator
 from weft.config import RunConfig, make_config
 from weft.errors import UserError
 from weft.footprint import Load, explain_failure, ran_out, refuse_if_too_large
@@ -22,7 +22,7 @@ from weft.layers import BatchNorm, Layer, Stack, add_embedding, build_model
 from weft.partition import Shard, read_partition
 from weft.prepare import open_shard, parts_folder, parts_per_worker
 from weft.show import print_rows, run_rows
-from weft.strategy import make_schedule
+from weft.strategy import make_format, make_schedule
 from weft.train.checkpoint import load_checkpoint, load_weights, newest_valid
 from weft.train.console import Console
 from weft.train.evaluate import choose_metric, pick_masks, predict, score
@@ -77,10 +77,12 @@ def open_worker(run: Path, config: RunConfig | None = None, training: bool = Fal
     sizes = None
     if training and restricts(config, model):
         shard, sizes = _restrict(config, shard, comm, len(cast(Stack, model).layers))
+    if sizes is None and config.exchange.schedule == "overlapped" and comm.num_workers > 1:
+        shard = order_for_overlap(shard, comm)
     view = GraphView(
         shard.to(comm.device),
         comm,
-        codec_named(config.exchange.codec),
+        make_format(config.exchange),
         make_schedule(config.exchange, shard.num_global_nodes, config.workers, parts),
     )
     if sizes is not None:
@@ -124,7 +126,7 @@ def _restrict(config: RunConfig, shard: Shard, comm: Communicator, layers: int) 
     reach = find_reach(shard, comm, masks["train"] & known(shard.y), layers)
     if config.memory.restrict == "auto" and reach.spared < WORTH_RESTRICTING:
         return shard, None
-    return order_by_depth(shard, comm, reach.depth), reach.sizes
+    return order_by(shard, comm, reach.depth), reach.sizes
 
 
 def _load(config: RunConfig, shard: Shard, model: nn.Module, width: int) -> Load:

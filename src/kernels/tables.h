@@ -20,6 +20,8 @@ void elementwise(const ElementwiseArgs &);
 void relu_backward(const ReluBackwardArgs &);
 void head_dot(const HeadDotArgs &);
 void head_dot_backward(const HeadDotBackwardArgs &);
+int64_t pack(const PackArgs &);
+void unpack(const UnpackArgs &);
 
 }  // namespace WEFT_ISA
 }  // namespace weft

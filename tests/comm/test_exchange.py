@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.workers import run_workers
-from weft.comm import Communicator, Route, bf16, build_route, codec_named, exchange, raw, start_exchange
+from weft.comm import Communicator, Route, bf16, build_route, exchange, raw, start_exchange
 
 WORKERS = [1, 2, 3, 4, 8]
 
@@ -56,7 +56,7 @@ def forward_and_gradient(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     route, _, _ = _route_of(comm, seed)
     x = _values(comm.worker, route.num_in, 4, dtype, 1).requires_grad_()
-    y = exchange(x, route, comm, codec_named(codec_name))
+    y = exchange(x, route, comm, bf16 if codec_name == "bf16" else raw)
     (y * _values(comm.worker, route.num_out, 4, dtype, 2)).sum().backward()
     assert x.grad is not None
     return y.detach(), x.grad
@@ -102,9 +102,9 @@ def test_counted_bytes_are_the_formula(num_workers: int) -> None:
         served = sum(halos[q][1][worker] for q in range(num_workers) if q != worker)
         assert (out_rows, back_rows) == (served, needed)
         assert sent["ids"] == 8 * needed
-        assert sent["hidden_forward"] == bf16.payload_bytes(served, width, torch.float32) == 2 * width * served
-        assert sent["hidden_backward"] == bf16.payload_bytes(needed, width, torch.float32) == 2 * width * needed
-        assert sent["features"] == raw.payload_bytes(served, width, torch.float32) == 4 * width * served
+        assert sent["hidden_forward"] == bf16.leaving_bytes(0, served, width, torch.float32) == 2 * width * served
+        assert sent["hidden_backward"] == bf16.leaving_bytes(0, needed, width, torch.float32) == 2 * width * needed
+        assert sent["features"] == raw.leaving_bytes(0, served, width, torch.float32) == 4 * width * served
         assert sent["control"] == (8 * num_workers if num_workers > 1 else 0)
         assert sent["gradients"] == sent["topology"] == 0
 

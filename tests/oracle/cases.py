@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from tests.oracle import dense
 from tests.partition.drawn import RELATIONS
-from weft.aggregate import MATERIALISED, EdgeRows, GraphView, Schedule
-from weft.comm import Communicator, all_reduce_gradients, codec_named
+from weft.aggregate import MATERIALISED, EdgeRows, GraphView, Schedule, format_named
+from weft.comm import Communicator, all_reduce_gradients
 from weft.graph.graph import Graph
 from weft.layers import GAT, GCN, GIN, RGCN, SAGE, GATv2, Transformer
 from weft.partition import Shard
@@ -132,7 +132,7 @@ def worker(
     schedule: Schedule = MATERIALISED,
 ) -> Any:
     """Each layer's output and gradients for the rows that this worker owns; parameter gradients summed over workers."""
-    view = GraphView(shards[comm.worker], comm, codec_named(codec), schedule)
+    view = GraphView(shards[comm.worker], comm, format_named(codec), schedule)
     results = {}
     for name in names:
         module = build(name, dtype)

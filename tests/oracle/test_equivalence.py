@@ -7,7 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from tests.oracle.cases import LAYERS, assemble, assert_same, expected, layers_for, worker
 from tests.partition.drawn import cut_graphs, graph_of
 from tests.workers import run_workers
-from weft.aggregate import MATERIALISED, SEQUENTIAL, Schedule
+from weft.aggregate import MATERIALISED, OVERLAPPED, SEQUENTIAL, GraphView, Schedule, format_named, order_for_overlap
+from weft.aggregate.late import nothing_is_late
+from weft.comm import all_reduce_gradients
+from weft.layers import ModelConfig, build_model
 from weft.partition import make_shards
 
 NAMES = list(LAYERS)
@@ -21,6 +24,7 @@ SCHEDULES = {
     "deep-prefetch": Schedule(rounds="each", keep="nothing", prefetch=5),
     "kept": Schedule(rounds="each", keep="rows", prefetch=2),
     "blocks": Schedule(rounds="each", keep="nothing", blocks=3),
+    "overlapped": OVERLAPPED,
 }
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES.keys())
 
@@ -34,7 +38,7 @@ def check(graph, owner, num_workers, dtype=torch.float64, schedule=MATERIALISED)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("schedule", ["materialised", "sequential"])
+@pytest.mark.parametrize("schedule", ["materialised", "overlapped", "sequential"])
 def test_drawn_graphs(num_workers, schedule):
     @slow
     @given(cut_graphs(max_parts=num_workers))
@@ -58,6 +62,66 @@ def test_denser_graph(num_workers, dtype, schedule):
     graph = graph_of(40, [tuple(edge) for edge in edges], weighted=False)
     owner = torch.minimum(torch.randint(0, 2 * num_workers, (40,), generator=generator), torch.tensor(num_workers - 1))
     check(graph, owner.int(), num_workers, dtype, schedule=schedule)
+
+
+def stack_step(comm, shards, model, schedule, codec="raw", ordered=False, dtype=torch.float64, epochs=1):
+    """Outputs and all gradients of a whole model, for this worker's rows; sizes of what is ready and what is read."""
+    shard = shards[comm.worker]
+    if ordered:
+        shard = order_for_overlap(shard, comm)
+    view = GraphView(shard, comm, format_named(codec), schedule)
+    torch.manual_seed(0)
+    module = build_model(ModelConfig(**model), 6, 4).to(dtype)
+    rows = torch.randn(shard.num_global_nodes, 6, generator=torch.Generator().manual_seed(1)).to(dtype)
+    probe = torch.randn(shard.num_global_nodes, 4, generator=torch.Generator().manual_seed(2)).to(dtype)
+    x = rows[view.global_ids].requires_grad_()
+    for epoch in range(1, epochs + 1):
+        view.noise.begin(epoch)
+        out = module(view, x)
+        module.zero_grad()
+        x.grad = None
+        (out * probe[view.global_ids]).sum().backward()
+        nothing_is_late()
+    all_reduce_gradients(comm, module.parameters())
+    grads = {f"d {name}": p.grad for name, p in module.named_parameters()}
+    found = {"out": out.detach(), "d x": x.grad, **grads}
+    return view.global_ids, {"model": found}, view.topology.ready_rows, view.topology.read_rows
+
+
+@pytest.mark.parametrize("num_workers", [2, 3, 4])
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "gcn", "layers": 3, "hidden": 5},
+        {"name": "gcn", "layers": 3, "hidden": 9, "activation": "elu"},
+        {"name": "sage", "layers": 3, "hidden": 5},
+        {"name": "sage", "layers": 4, "hidden": 8, "reduce": "sum"},
+        {"name": "sage", "layers": 3, "hidden": 8, "reduce": "max"},
+        {"name": "gat", "layers": 3, "hidden": 4, "heads": 2, "activation": "elu"},
+        {"name": "gat", "layers": 3, "hidden": 4, "heads": 2},
+        {"name": "gatv2", "layers": 3, "hidden": 4, "heads": 2},
+        {"name": "transformer", "layers": 3, "hidden": 4, "heads": 2},
+        {"name": "gin", "layers": 3, "hidden": 6},
+        {"name": "gcn", "layers": 3, "hidden": 5, "norm": "layer"},
+        {"name": "sage", "layers": 3, "hidden": 5, "residual": True},
+    ],
+    ids=lambda model: "-".join(str(value) for value in model.values()),
+)
+def test_products_of_rows_that_are_there_while_others_travel(num_workers, directed, model):
+    """Overlapped = materialised for whole models: products and activations done in two goes give the same."""
+    generator = torch.Generator().manual_seed(9)
+    near = torch.randint(0, 60, (160, 1), generator=generator)
+    edges = torch.cat([near, (near + torch.randint(-3, 4, near.shape, generator=generator)) % 60], 1)
+    edges = edges if directed else torch.cat([edges, edges.flip(1)])
+    graph = graph_of(60, [tuple(edge) for edge in edges.tolist()], weighted=False)
+    shards = make_shards(graph, (torch.arange(60) * num_workers // 60).int(), num_workers)
+    plain = run_workers(stack_step, num_workers, shards, model, MATERIALISED)
+    late = run_workers(stack_step, num_workers, shards, model, OVERLAPPED, "raw", True)
+    assert any(0 < ready < len(ids) for ids, _, ready, _ in late), "nobody had rows to work on meanwhile"
+    assert any(read.stop - read.start < len(ids) for ids, _, _, read in late)
+    wanted = assemble([answer[:2] for answer in plain], "model", 60)
+    assert_same(assemble([answer[:2] for answer in late], "model", 60), wanted, "model", torch.float64)
 
 
 @every_schedule

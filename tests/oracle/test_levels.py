@@ -9,7 +9,7 @@ from torch import nn
 from tests.oracle.cases import UserLayer
 from tests.partition.drawn import graph_of
 from tests.workers import run_workers
-from weft.aggregate import MATERIALISED, SEQUENTIAL, GraphView, Schedule, find_reach, order_by_depth
+from weft.aggregate import MATERIALISED, SEQUENTIAL, GraphView, Schedule, find_reach, order_by
 from weft.comm import Communicator, all_reduce_gradients
 from weft.layers import ModelConfig, Stack, build_model
 from weft.partition import Shard, make_shards
@@ -45,7 +45,7 @@ def step(
     sizes = None
     if thrifty:
         reach = find_reach(shard, comm, wanted[shard.global_ids], LAYERS)
-        shard, sizes = order_by_depth(shard, comm, reach.depth), reach.sizes
+        shard, sizes = order_by(shard, comm, reach.depth), reach.sizes
     view = GraphView(shard, comm, schedule=schedule)
     if sizes is not None:
         view.restrict(sizes)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from tests.partition.drawn import graph_of
 from tests.workers import run_workers
-from weft.aggregate import MATERIALISED, SEQUENTIAL, GraphView, Schedule
-from weft.comm import Communicator, all_reduce_gradients, codec_named
+from weft.aggregate import MATERIALISED, SEQUENTIAL, GraphView, Schedule, format_named
+from weft.comm import Communicator, all_reduce_gradients
 from weft.graph.graph import Graph
 from weft.layers import ModelConfig, build_model
 from weft.layers.stack import ATTENTION
@@ -32,7 +32,7 @@ def step_bytes(
     comm: Communicator, shards: list[Shard], model: dict[str, Any], codec: str, schedule: Schedule = MATERIALISED
 ) -> Any:
     """One training step; the bytes by class and what the formula needs: halo rows and the model's widths."""
-    view = GraphView(shards[comm.worker], comm, codec_named(codec), schedule)
+    view = GraphView(shards[comm.worker], comm, format_named(codec), schedule)
     torch.manual_seed(0)
     module = build_model(ModelConfig(**model), 6, 4, view.num_relations)
     assert view.shard.x is not None
@@ -138,7 +138,7 @@ def test_messages_that_do_not_read_the_source_cost_nothing():
 def packed_equals_fetched(comm: Communicator, shards: list[Shard]) -> Any:
     gradients = []
     for schedule in (SEQUENTIAL, PACKED, MATERIALISED):
-        view = GraphView(shards[comm.worker], comm, codec_named("bf16"), schedule)
+        view = GraphView(shards[comm.worker], comm, format_named("bf16"), schedule)
         torch.manual_seed(0)
         module = build_model(ModelConfig(name="gat", layers=2, hidden=4, heads=2), 6, 4).double()
         assert view.shard.x is not None

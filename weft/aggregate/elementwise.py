@@ -1,11 +1,24 @@
 """Dropout keyed by global ids, alone and fused with bias and activation, as autograd functions."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from weft import kernels
+from weft.aggregate.late import Late
+from weft.kernels import memory
+
+
+def _in_turn(coming: Late | None, work: Callable[[slice], object]) -> None:
+    """Work on all rows, of a late tensor on those that are there; on the others when they are."""
+    if coming is None:
+        work(slice(None))
+        return
+    ready = coming.ready
+    work(slice(0, ready))
+    coming.then(lambda: work(slice(ready, None)))
 
 
 class Dropout(torch.autograd.Function):
@@ -21,8 +34,11 @@ class Dropout(torch.autograd.Function):
 
 class EluDropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor | None, ids: Tensor, p: float, key: int) -> Tensor:
-        out = kernels.bias_elu_dropout(x, bias, ids, p, key)
+    def forward(
+        ctx: Any, x: Tensor, bias: Tensor | None, ids: Tensor, p: float, key: int, coming: Late | None
+    ) -> Tensor:
+        out = memory.empty_like(x)
+        _in_turn(coming, lambda rows: kernels.bias_elu_dropout(x[rows], bias, ids[rows], p, key, out.data[rows]))
         ctx.save_for_backward(out)
         ctx.ids, ctx.p, ctx.key, ctx.has_bias = ids, p, key, bias is not None
         return out
@@ -31,13 +47,15 @@ class EluDropout(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (out,) = ctx.saved_tensors
         grad = kernels.elu_dropout_backward(grad.contiguous(), out, ctx.ids, ctx.p, ctx.key)
-        return grad, grad.sum(0) if ctx.has_bias else None, None, None, None
+        return grad, grad.sum(0) if ctx.has_bias else None, None, None, None, None
 
 
 class ReluDropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor | None, ids: Tensor, p: float, key: int) -> Tensor:
-        kernels.bias_relu_dropout_(x, bias, ids, p, key)
+    def forward(
+        ctx: Any, x: Tensor, bias: Tensor | None, ids: Tensor, p: float, key: int, coming: Late | None
+    ) -> Tensor:
+        _in_turn(coming, lambda rows: kernels.bias_relu_dropout_(x.data[rows], bias, ids[rows], p, key))
         ctx.mark_dirty(x)
         ctx.save_for_backward(x)
         ctx.p, ctx.has_bias = p, bias is not None
@@ -47,4 +65,4 @@ class ReluDropout(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (out,) = ctx.saved_tensors
         grad = kernels.relu_dropout_backward(grad.contiguous(), out, ctx.p)
-        return grad, grad.sum(0) if ctx.has_bias else None, None, None, None
+        return grad, grad.sum(0) if ctx.has_bias else None, None, None, None, None

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from weft import kernels
 from weft.aggregate.blocks import Block
-from weft.aggregate.reducers import Sides, State, Tensors
+from weft.aggregate.reducers import ALL, BIASED_MAXIMUM, BIASED_SOFTMAX, Sides, State, Tensors
 from weft.errors import UserError
 
 MessageReduce = Literal["sum", "mean", "max", "softmax"]
@@ -84,9 +84,14 @@ class Signature:
 class Messages:
     """fn's messages folded by sum, mean, max or softmax. dst = (x, *captured), src = (x,) where fn reads sources."""
 
+    exact: tuple[int, ...] = ()
+
     def __init__(self, fn: MessageFn, reduce: MessageReduce, signature: Signature, degrees: Tensor) -> None:
         self.fn, self.reduce, self.signature, self.degrees = fn, reduce, signature, degrees
         self.reads_sources = signature.reads_src
+        reads = signature.reads_src
+        self.unroundable = {"max": BIASED_MAXIMUM, "softmax": BIASED_SOFTMAX}.get(reduce, "") if reads else ""
+        self.tolerates_bf16 = reduce != "max" or not reads
         self._seed = torch.empty(0)  # of what fn draws, so that it draws the same again
 
     # -- forward ------------------------------------------------------------------------------------------------
@@ -114,7 +119,8 @@ class Messages:
                 else:
                     kernels.scatter_add(state[0], rows, results[0])
 
-    def finish(self, state: State) -> tuple[Tensor, Tensors]:
+    def finish(self, state: State, rows: slice = ALL) -> tuple[Tensor, Tensors]:
+        assert rows == ALL, "messages of a user's own are not put off"
         if self.reduce == "max":
             best, count = state
             return best.masked_fill_(count == 0, 0.0), (self._seed, count)

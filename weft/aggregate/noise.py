@@ -42,22 +42,32 @@ class Noise:
         self.seed = seed
         self._epoch: int | None = None
         self._call = 0
+        self._aggregations = 0
 
     def begin(self, epoch: int | None) -> None:
         """Starts a forward pass of this epoch; None: evaluation, where nothing is dropped."""
-        self._epoch, self._call = epoch, 0
+        self._epoch, self._call, self._aggregations = epoch, 0, 0
 
     @property
-    def place(self) -> tuple[int | None, int]:
+    def epoch(self) -> int | None:
+        return self._epoch
+
+    @property
+    def place(self) -> tuple[int | None, int, int]:
         """Where the pass is; setting it makes the draws from there on happen again."""
-        return self._epoch, self._call
+        return self._epoch, self._call, self._aggregations
 
     @place.setter
-    def place(self, place: tuple[int | None, int]) -> None:
-        self._epoch, self._call = place
+    def place(self, place: tuple[int | None, int, int]) -> None:
+        self._epoch, self._call, self._aggregations = place
 
     def next_key(self) -> int | None:
         if self._epoch is None:
             return None
         self._call += 1
         return hash_key(self.seed, self._epoch, self._call)
+
+    def next_aggregation(self) -> int:
+        """Number of the aggregation that begins, in this pass."""
+        self._aggregations += 1
+        return self._aggregations

@@ -1,4 +1,4 @@
-"""Which vertices a loss depends on: a shard reordered so that each layer of a training pass needs its first rows only.
+"""Rows of a shard in an order that serves: each layer of a training pass needs its first ones only, or they wait last.
 
 A vertex has depth d when a path of d edges, and none shorter, leads from it to a vertex of the loss. Of L layers,
 layer k needs to compute the vertices of depth L - 1 - k or less.
@@ -44,10 +44,20 @@ def find_reach(shard: Shard, comm: Communicator, wanted: Tensor, layers: int) ->
     return replace(reach, spared=1.0 - float(counts[0] / counts[1].clamp(min=1)))
 
 
-def order_by_depth(shard: Shard, comm: Communicator, depth: Tensor) -> Shard:
-    """The same shard, its rows in the order of their depth. Every worker calls it."""
+def order_for_overlap(shard: Shard, comm: Communicator) -> Shard:
+    """Rows without remote in-edges first, and those that others read side by side. Every worker calls it."""
     route = build_route(comm, shard.halo_rows, shard.halo_counts, shard.num_nodes)
-    order = torch.argsort(depth, stable=True)
+    read = torch.zeros(shard.num_nodes, dtype=torch.bool)
+    for rows in route.send_rows:
+        read[rows if isinstance(rows, slice) else rows.cpu()] = True
+    waits = shard.remote.degrees() > 0
+    return order_by(shard, comm, torch.where(waits, torch.where(read, 2, 3), torch.where(read, 1, 0)))
+
+
+def order_by(shard: Shard, comm: Communicator, rank: Tensor) -> Shard:
+    """The same shard, its rows in the order of their rank. Every worker calls it."""
+    route = build_route(comm, shard.halo_rows, shard.halo_counts, shard.num_nodes)
+    order = torch.argsort(rank, stable=True)
     position = invert(order)
     halo_rows = _send(comm, route, position.double().unsqueeze(1), "new row numbers").squeeze(1).long()
     owners = torch.repeat_interleave(torch.arange(shard.num_workers), torch.tensor(shard.halo_counts))

@@ -17,6 +17,10 @@ from weft.kernels import memory
 
 Tensors = tuple[Tensor, ...]
 State = Any
+ALL = slice(None)
+
+BIASED_MAXIMUM = "a maximum of rounded rows is biased"
+BIASED_SOFTMAX = "a softmax of rounded logits is biased"
 
 
 class AttentionDropout(NamedTuple):
@@ -35,11 +39,14 @@ class Sides(NamedTuple):
 
 class Reducer(Protocol):
     reads_sources: bool  # whether the backward pass needs the source rows again
+    exact: tuple[int, ...]  # source tensors whose rounding would bias what comes out
+    unroundable: str  # why no source tensor may travel as small integers; empty: they may
+    tolerates_bf16: bool
 
     def start(self, dst: Tensors, src: Tensors, num_rows: int) -> State: ...
     def absorb(self, state: State, block: Block, sides: Sides, dst: Tensors, src: Tensors) -> None: ...
-    def finish(self, state: State) -> tuple[Tensor, Tensors]:
-        """The aggregate, and what the backward pass wants kept of the state."""
+    def finish(self, state: State, rows: slice = ALL) -> tuple[Tensor, Tensors]:
+        """The aggregate, of which those rows are final now, and what the backward pass wants kept of the state."""
         ...
 
     def begin_backward(self, grad: Tensor, out: Tensor, kept: Tensors, dst: Tensors) -> State: ...
@@ -66,6 +73,8 @@ class Sum:
     """Linear with constant coefficients, which stand in the block: sum, mean, GCN's normalisation, edge weights."""
 
     reads_sources = False
+    exact: tuple[int, ...] = ()
+    unroundable, tolerates_bf16 = "", True
 
     def start(self, dst: Tensors, src: Tensors, num_rows: int) -> "Running":
         if dst:  # on top of what is there
@@ -80,7 +89,7 @@ class Sum:
         )  # fmt: skip
         state.started = True
 
-    def finish(self, state: "Running") -> tuple[Tensor, Tensors]:
+    def finish(self, state: "Running", rows: slice = ALL) -> tuple[Tensor, Tensors]:
         return state.total, ()
 
     def begin_backward(self, grad: Tensor, out: Tensor, kept: Tensors, dst: Tensors) -> Tensor:
@@ -100,6 +109,8 @@ class Max:
     """Largest message per column; tied edges share the gradient evenly, vertices without in-edges get 0."""
 
     reads_sources = True
+    exact: tuple[int, ...] = ()
+    unroundable, tolerates_bf16 = BIASED_MAXIMUM, False
 
     def start(self, dst: Tensors, src: Tensors, num_rows: int) -> Tensors:
         width = src[0].shape[1]
@@ -110,8 +121,8 @@ class Max:
         csr = block.csr
         kernels.max_absorb(csr.indptr, csr.indices, src[0], csr.weight, state[0], state[1])
 
-    def finish(self, state: Tensors) -> tuple[Tensor, Tensors]:
-        kernels.max_finish(state[0], state[1])
+    def finish(self, state: Tensors, rows: slice = ALL) -> tuple[Tensor, Tensors]:
+        kernels.max_finish(state[0].data[rows], state[1].data[rows])
         return state[0], (state[1],)
 
     def begin_backward(self, grad: Tensor, out: Tensor, kept: Tensors, dst: Tensors) -> Tensors:
@@ -133,6 +144,8 @@ class _Attention:
     """Online softmax over in-edges: per destination and head a running maximum m, denominator l, and output o."""
 
     reads_sources = True
+    exact: tuple[int, ...] = ()
+    unroundable, tolerates_bf16 = "", True
 
     def __init__(self, heads: int, slope: float, dropout: AttentionDropout | None) -> None:
         self.heads, self.slope, self.dropout = heads, slope, dropout
@@ -146,9 +159,9 @@ class _Attention:
 
         return full(self.heads, -torch.inf), full(self.heads, 0.0), full(values.shape[1], 0.0)
 
-    def finish(self, state: Tensors) -> tuple[Tensor, Tensors]:
+    def finish(self, state: Tensors, rows: slice = ALL) -> tuple[Tensor, Tensors]:
         m, denominator, out = state
-        kernels.attend_finish(denominator, out)
+        kernels.attend_finish(denominator[rows], out[rows])
         return out, (m, denominator)
 
     def _delta(self, grad: Tensor, out: Tensor) -> Tensor:
@@ -157,6 +170,8 @@ class _Attention:
 
 class Attention(_Attention):
     """GAT: logits leaky_relu(target_i + source_j). dst = (target [N,H],), src = (values [M,H*D], source [M,H])."""
+
+    exact: tuple[int, ...] = (1,)
 
     def start(self, dst: Tensors, src: Tensors, num_rows: int) -> Tensors:
         return self._empty(num_rows, src[0])
@@ -190,6 +205,8 @@ class Attention(_Attention):
 class DynamicAttention(_Attention):
     """GATv2: logits att . leaky_relu(query_i + key_j), values = keys. dst = (query, att [H,D]), src = (key,)."""
 
+    unroundable = f"the logits of GATv2 come from the rows themselves: {BIASED_SOFTMAX}"
+
     def start(self, dst: Tensors, src: Tensors, num_rows: int) -> Tensors:
         return self._empty(num_rows, src[0])
 
@@ -220,6 +237,8 @@ class DynamicAttention(_Attention):
 
 class DotAttention(_Attention):
     """Transformer: logits scale * query_i . key_j. dst = (query [N,H*D],), src = (key [M,H*D], values [M,H*Dv])."""
+
+    exact: tuple[int, ...] = (0,)
 
     def __init__(self, heads: int, scale: float, dropout: AttentionDropout | None) -> None:
         super().__init__(heads, 1.0, dropout)  # a slope of 1: logits as they are

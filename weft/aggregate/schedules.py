@@ -8,29 +8,34 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
+from weft.aggregate.late import Late, expect
 from weft.aggregate.reducers import Reducer, Sides, Tensors
-from weft.aggregate.topology import Edges, Round, Topology
-from weft.comm import Codec, InFlight, start_exchange
+from weft.aggregate.topology import Edges, Topology
+from weft.aggregate.wire import Wire
+from weft.comm import InFlight, start_exchange
+from weft.comm.route import num_rows
 from weft.kernels import memory
-
-
-class Wire(NamedTuple):
-    """How rows travel: their form, and the class under which forward bytes are counted."""
-
-    codec: Codec
-    kind: str = "hidden_forward"
 
 
 class Aggregate(NamedTuple):
     out: Tensor
     state: Tensors  # what the reducer keeps for its backward pass
-    halo: tuple[Tensors, ...]  # of each round, what the schedule keeps; empty: nothing
+    halo: list[Tensors]  # of each round, what the schedule keeps; empty: nothing
+    late: Late | None = None  # rows that are not there yet
 
 
-def forward(topology: Topology, wire: Wire, reducer: Reducer, edges: Edges, dst: Tensors, src: Tensors) -> Aggregate:
+def forward(
+    topology: Topology,
+    wire: Wire,
+    reducer: Reducer,
+    edges: Edges,
+    dst: Tensors,
+    src: Tensors,
+    ready: int | None = None,
+) -> Aggregate:
+    """The aggregate; with `ready`, the others are put off once so many first rows are final."""
     schedule = topology.schedule
     keeps = reducer.reads_sources and schedule.keep != "nothing"
     fetched = _Fetcher(topology, wire, src, keep_packed=keeps and schedule.keep == "packed")
@@ -39,15 +44,24 @@ def forward(topology: Topology, wire: Wire, reducer: Reducer, edges: Edges, dst:
     for block, span in zip(edges.own, topology.spans, strict=True):
         reducer.absorb(state, block, _sides(topology, topology.ids[span]), dst, _cut(src, span))
     kept: list[Tensors] = []
-    for block, round in zip(edges.rounds, topology.rounds, strict=True):
-        rows = fetched.next()
-        if round.num_rows:
-            reducer.absorb(state, block, _sides(topology, round.ids), dst, rows)
-        if keeps and rows:
-            kept.append(fetched.packed if schedule.keep == "packed" else rows)
-        del rows  # before the next round is waited for
-    out, remembered = reducer.finish(state)
-    return Aggregate(out, remembered, tuple(kept))
+
+    def arrive() -> None:
+        for block, round in zip(edges.rounds, topology.rounds, strict=True):
+            rows = fetched.next()
+            if round.num_rows:
+                reducer.absorb(state, block, _sides(topology, round.ids), dst, rows)
+            if keeps and rows:
+                kept.append(fetched.packed if schedule.keep == "packed" else rows)
+            del rows  # before the next round is waited for
+
+    if ready is None:
+        arrive()
+        out, remembered = reducer.finish(state)
+        return Aggregate(out, remembered, kept)
+    out, remembered = reducer.finish(state, slice(0, ready))
+    late = Late(ready, arrive)
+    late.then(lambda: reducer.finish(state, slice(ready, edges.num_rows)))
+    return Aggregate(out, remembered, kept, late)
 
 
 def backward(
@@ -57,13 +71,14 @@ def backward(
     edges: Edges,
     grad: Tensor,
     state: Any,
-    halo: tuple[Tensors, ...],
+    halo: Sequence[Tensors],
     dst: Tensors,
     src: Tensors,
     widths: Sequence[int],
     sends_home: bool = True,
+    may_be_late: bool = False,
 ) -> tuple[tuple[Tensor | None, ...], Tensors]:
-    """Gradients of `dst` and `src`.
+    """Gradients of `dst` and `src`; where they may be late, those of rows that others have read come when asked for.
 
     `state` is the reducer's, its backward pass begun; `halo` what was kept of each round; `widths` the columns of each
     source tensor; `sends_home`: source rows want gradients.
@@ -93,13 +108,21 @@ def backward(
             reducer.backward_block(state, block, _sides(topology, round.ids), dst, rows, d_rows)
         del rows
         if sends_home:
-            homeward.append([_start_home(topology, wire, round, *pair) for pair in zip(d_rows, d_src, strict=True)])
+            homeward.append(
+                [
+                    _start_home(topology, wire, number, at, *pair)
+                    for at, pair in enumerate(zip(d_rows, d_src, strict=True))
+                ]
+            )
         del d_rows
         if not own_done:
             own_rows()
             own_done = True
-        while len(homeward) > schedule.prefetch:
+        while len(homeward) > max(schedule.prefetch, int(may_be_late)):
             _land(homeward)
+    if may_be_late and len(homeward) == len(d_src) == 1:
+        (flight,) = homeward.popleft()
+        expect(d_src[0], topology.read_rows, flight.finish)
     while homeward:
         _land(homeward)
     return reducer.finish_backward(state), d_src
@@ -119,13 +142,13 @@ class _Fetcher:
         """Starts the first rounds, so many of them."""
         rounds = self._topology.rounds if self._src else ()
         while self._started < min(up_to, len(rounds)):
-            route = rounds[self._started].route
-            self._flights.append(
-                [
-                    start_exchange(self._topology.comm, route, rows, self._wire.codec, self._wire.kind, "halo rows")
-                    for rows in self._src
-                ]
-            )
+            number, wire = self._started, self._wire
+            flights = []
+            for at, rows in enumerate(self._src):
+                codec = wire.forward(number, at, rows.shape[1])
+                route = rounds[number].route
+                flights.append(start_exchange(self._topology.comm, route, rows, codec, wire.kind, "halo rows"))
+            self._flights.append(flights)
             self._started += 1
 
     def next(self) -> Tensors:
@@ -135,38 +158,44 @@ class _Fetcher:
         self._finished += 1
         self.start(self._finished)
         flights = self._flights.popleft()
-        if self._keep_packed:
-            self.packed = tuple(_only(flight.messages()) for flight in flights)
+        messages = [_only(flight) for flight in flights] if self._keep_packed else []
         rows = tuple(flight.finish() for flight in flights)
+        self.packed = tuple(row if packed is None else packed for packed, row in zip(messages, rows, strict=False))
         self.start(self._finished + self._topology.schedule.prefetch)
         return rows
 
 
-def _only(messages: dict[int, Tensor]) -> Tensor:
-    """The message of a round from one worker; empty where it has no rows."""
+def _only(flight: InFlight) -> Tensor | None:
+    """The message of a round from one worker; None where rows travel as they are, or there are none."""
+    messages = flight.messages()
     assert len(messages) <= 1, "packed rows are kept by rounds from one worker each"
-    return next(iter(messages.values()), torch.empty(0, dtype=torch.uint8))
+    return next(iter(messages.values()), None)
 
 
-def _kept(topology: Topology, wire: Wire, halo: tuple[Tensors, ...], number: int, src: Tensors) -> Tensors:
+def _kept(topology: Topology, wire: Wire, halo: Sequence[Tensors], number: int, src: Tensors) -> Tensors:
     """A round's rows as the forward pass saw them."""
     if not halo:
         return ()
     if topology.schedule.keep == "rows":
         return halo[number]
+    route = topology.rounds[number].route
+    peer = next((peer for peer, rows in enumerate(route.recv_rows) if num_rows(rows)), None)
     rows = []
-    for message, own in zip(halo[number], src, strict=True):
-        decoded = memory.empty((topology.rounds[number].num_rows, own.shape[1]), own.dtype, own.device)
-        if decoded.numel():
-            wire.codec.decode(message, decoded)
+    for at, (message, own) in enumerate(zip(halo[number], src, strict=True)):
+        codec = wire.forward(number, at, own.shape[1])
+        if codec.verbatim or peer is None:
+            rows.append(message)
+            continue
+        decoded = memory.empty((route.num_out, own.shape[1]), own.dtype, own.device)
+        codec.decode(peer, message, decoded, slice(0, route.num_out), add=False)
         rows.append(decoded)
     return tuple(rows)
 
 
-def _start_home(topology: Topology, wire: Wire, round: Round, d_rows: Tensor, d_own: Tensor) -> InFlight:
-    return start_exchange(
-        topology.comm, round.route.transpose(), d_rows, wire.codec, "hidden_backward", "halo gradients", out=d_own
-    )
+def _start_home(topology: Topology, wire: Wire, number: int, at: int, d_rows: Tensor, d_own: Tensor) -> InFlight:
+    codec = wire.backward(number, at, d_rows.shape[1])
+    route = topology.rounds[number].route.transpose()
+    return start_exchange(topology.comm, route, d_rows, codec, "hidden_backward", "halo gradients", out=d_own)
 
 
 def _land(flights: deque[list[InFlight]]) -> None:

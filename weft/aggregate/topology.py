@@ -13,6 +13,7 @@ from torch import Tensor
 
 from weft.aggregate.blocks import Block, by_relation, row_sums, with_self_loops
 from weft.comm import Communicator, Route, Rows, build_route, raw, start_exchange
+from weft.comm.route import num_rows
 from weft.errors import UserError
 from weft.partition import Shard
 from weft.partition.shard import take_columns
@@ -29,15 +30,18 @@ class Schedule:
     `rounds`: "one" takes the whole halo at once, "each" block by block. `keep`: "rows" as they arrived, "packed" as
     they travelled (where the codec packs), or "nothing": a backward pass that reads them fetches them again.
     `prefetch`: rounds in flight while one is absorbed. `blocks`: into how many each worker's rows are divided.
+    `overlap`: what can be computed without the halo is, products too, while it travels.
     """
 
     rounds: Literal["one", "each"] = "one"
     keep: Literal["rows", "packed", "nothing"] = "rows"
     prefetch: int = 1
     blocks: int = 1
+    overlap: bool = False
 
 
 MATERIALISED = Schedule()
+OVERLAPPED = Schedule(overlap=True)
 SEQUENTIAL = Schedule(rounds="each", keep="nothing")
 
 
@@ -140,6 +144,23 @@ class Topology:
     def in_degrees(self) -> Tensor:
         """Number of in-edges of each owned vertex over the whole graph, int64 [N]."""
         return self.shard.local.degrees() + self.shard.remote.degrees()
+
+    @cached_property
+    def ready_rows(self) -> int:
+        """How many first rows have no remote in-edge."""
+        remote = self.shard.remote.degrees().nonzero()
+        return int(remote[0]) if remote.numel() else self.num_out
+
+    @cached_property
+    def read_rows(self) -> slice:
+        """The span of the rows that other workers read."""
+        ends = [
+            (rows.start, rows.stop) if isinstance(rows, slice) else (int(rows.min()), int(rows.max()) + 1)
+            for round in self.rounds
+            for peer, rows in enumerate(round.route.send_rows)
+            if num_rows(rows) and peer != self.comm.worker
+        ]
+        return slice(min(start for start, _ in ends), max(stop for _, stop in ends)) if ends else slice(0, 0)
 
     def _divided(self, local: Any, remote: Any) -> Edges:
         return Edges(

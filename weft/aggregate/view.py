@@ -15,14 +15,17 @@ from torch import Tensor
 
 from weft.aggregate import schedules
 from weft.aggregate.elementwise import Dropout, EluDropout, ReluDropout
+from weft.aggregate.late import Late, is_alone, late, mark, settle
 from weft.aggregate.messages import MessageFn, MessageReduce, Messages, inspect
 from weft.aggregate.noise import Noise
 from weft.aggregate.reducers import Attention, AttentionDropout, DotAttention, DynamicAttention, Max, Reducer, Sum
 from weft.aggregate.replay import Tape
-from weft.aggregate.schedules import Aggregate, Wire
+from weft.aggregate.schedules import Aggregate
 from weft.aggregate.topology import MATERIALISED, By, Edges, Level, Reduce, Schedule, Topology, Weight
-from weft.comm import Codec, Communicator, raw
+from weft.aggregate.wire import RAW, Call, Format, Wire, plain_wire
+from weft.comm import Communicator, raw
 from weft.errors import UserError
+from weft.kernels.native import native_for
 from weft.partition import Shard
 
 
@@ -31,7 +34,11 @@ class Pass:
     """What all views of one worker share, and what changes from pass to pass."""
 
     comm: Communicator
-    codec: Codec
+    format: Format
+    layer: str | None = None  # which one is at work, as people call it
+    arriving: Late | None = None  # of the aggregation that is being made
+    latest: Late | None = None  # of the last one
+    may_be_late: bool = False  # what comes out of the next aggregation may be a late tensor
     noise: Noise = field(default_factory=lambda: Noise(seed=0))
     tape: Tape | None = None
 
@@ -43,11 +50,11 @@ class GraphView:
         self,
         shard: Shard,
         comm: Communicator | None = None,
-        codec: Codec = raw,
+        format: Format = RAW,
         schedule: Schedule = MATERIALISED,
     ) -> None:
         self.shard = shard
-        self._pass = Pass(comm or Communicator.alone(), codec)
+        self._pass = Pass(comm or Communicator.alone(), format)
         assert self.comm.num_workers == shard.num_workers, "a shard belongs to a run of its own worker count"
         self.topology = Topology(shard, self.comm, schedule)
         self.constant: Tensor | None = None
@@ -69,12 +76,13 @@ class GraphView:
         return self._pass.noise
 
     @property
-    def codec(self) -> Codec:
-        return self._pass.codec
+    def format(self) -> Format:
+        """How rows look on the wire."""
+        return self._pass.format
 
-    @codec.setter
-    def codec(self, codec: Codec) -> None:
-        self._pass.codec = codec
+    @format.setter
+    def format(self, format: Format) -> None:
+        self._pass.format = format
 
     @property
     def num_rows(self) -> int:
@@ -137,6 +145,7 @@ class GraphView:
 
     def level(self, depth: int) -> "GraphView":
         """What layer `depth` of a stack works on."""
+        self._pass.layer = f"layer {depth + 1}"
         return self._levels[depth] if self._restricted else self
 
     def squared(self) -> "GraphView":
@@ -246,15 +255,17 @@ class GraphView:
         """relu(x + bias), then dropout, in one pass and in place."""
         key = self.noise.next_key()
         p = 0.0 if key is None else p
-        out: Tensor = ReluDropout.apply(x, bias, self._ids_of(x), p, key or 0)  # type: ignore[no-untyped-call]
-        return out
+        coming = late(x)
+        out: Tensor = ReluDropout.apply(x, bias, self._ids_of(x), p, key or 0, coming)  # type: ignore[no-untyped-call]
+        return mark(out, coming)
 
     def elu_dropout(self, x: Tensor, bias: Tensor | None, p: float) -> Tensor:
         """elu(x + bias), then dropout; x stays as it is, for those that still need it."""
         key = self.noise.next_key()
         p = 0.0 if key is None else p
-        out: Tensor = EluDropout.apply(x, bias, self._ids_of(x), p, key or 0)  # type: ignore[no-untyped-call]
-        return out
+        coming = late(x)
+        out: Tensor = EluDropout.apply(x, bias, self._ids_of(x), p, key or 0, coming)  # type: ignore[no-untyped-call]
+        return mark(out, coming)
 
     def _ids_of(self, x: Tensor) -> Tensor:
         return self.global_ids[: x.shape[0]]
@@ -308,16 +319,51 @@ class GraphView:
     def replaying(self) -> bool:
         return self._pass.tape is not None and self._pass.tape.replaying
 
-    def wire(self) -> Wire:
-        return Wire(self.codec, self._forward_kind)
+    def _check_format(self, reducer: Reducer) -> None:
+        fine = self.format.name == "raw" or (self.format.name == "bf16" and reducer.tolerates_bf16)
+        if reducer.unroundable and not fine:
+            raise UserError(f"codec {self.format.name} rounds rows, and {reducer.unroundable}: use codec raw")
+
+    def _wire(self, reducer: Reducer, edges: Edges) -> Wire:
+        if self._forward_kind == "features":  # sent once, and for all epochs
+            return plain_wire(raw, self._forward_kind)
+        number = self.noise.next_aggregation()
+        self._check_format(reducer)
+        return self.format.wire(
+            Call(
+                number,
+                self._pass.layer or f"aggregation {number}",
+                self._forward_kind,
+                self.topology,
+                edges,
+                isinstance(reducer, Sum),
+                reducer.exact,
+                self.noise.seed,
+                self.noise.epoch or 0,
+            )
+        )
 
     def _run(self, reducer: Reducer, edges: Edges, dst: tuple[Tensor, ...], src: tuple[Tensor, ...]) -> Tensor:
         for rows, tensors in ((self.num_out, dst[:1]), (self.num_rows, src)):
             for tensor in tensors:
                 if tensor.shape[0] != rows:
                     raise UserError(f"expected one row per owned vertex ({rows}), got {tuple(tensor.shape)}")
+        settle(*dst, *src)
+        latest = self._pass.latest
+        assert latest is None or latest.settled, "late rows were read by code that does not wait for them"
         out: Tensor = _Aggregate.apply(self, reducer, edges, len(dst), *dst, *src)  # type: ignore[no-untyped-call]
-        return out
+        self._pass.latest, self._pass.arriving = self._pass.arriving, None
+        return mark(out, self._pass.latest)
+
+    @contextmanager
+    def late_results(self, allowed: bool) -> Iterator[None]:
+        """What comes out of an aggregation may be a late tensor: who is handed it knows what that is."""
+        whole = self.num_rows == self.num_out and self.comm.num_workers > 1
+        self._pass.may_be_late = allowed and whole and self.topology.schedule.overlap and self._pass.tape is None
+        try:
+            yield
+        finally:
+            self._pass.may_be_late = False
 
 
 class _Aggregate(torch.autograd.Function):
@@ -326,13 +372,16 @@ class _Aggregate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, view: GraphView, reducer: Reducer, edges: Edges, num_dst: int, *tensors: Tensor) -> Tensor:
         dst, src = tensors[:num_dst], tuple(tensor.contiguous() for tensor in tensors[num_dst:])
-        ctx.wire = view.wire()
+        ctx.wire = view._wire(reducer, edges)
 
         def aggregate() -> Aggregate:
-            done = schedules.forward(view.topology, ctx.wire, reducer, edges, dst, src)
+            ready = view.topology.ready_rows if view._pass.may_be_late and native_for(src[0]) else None
+            done = schedules.forward(view.topology, ctx.wire, reducer, edges, dst, src, ready)
             return done if view._pass.tape is None else done._replace(out=done.out.detach())
 
         done: Aggregate = view.once(aggregate)
+        view._pass.arriving = done.late
+        ctx.may_be_late = view.topology.schedule.overlap and all(is_alone(tensor) for tensor in tensors[num_dst:])
         in_place = isinstance(reducer, Sum) and bool(dst)
         if in_place and not view.replaying:
             ctx.mark_dirty(dst[0])
@@ -340,8 +389,9 @@ class _Aggregate(torch.autograd.Function):
         ctx.view, ctx.reducer, ctx.edges, ctx.num_dst = view, reducer, edges, num_dst
         ctx.widths = [tensor.shape[1] for tensor in src]
         if not isinstance(reducer, Sum):
-            ctx.counts = (len(dst), len(src), len(done.state), [len(rows) for rows in done.halo])
-            held = (done.out, *dst, *src, *done.state, *(tensor for rows in done.halo for tensor in rows))
+            ctx.counts = (len(dst), len(src), len(done.state))
+            ctx.halo = done.halo  # rows of other workers, which may still be coming
+            held = (done.out, *dst, *src, *done.state)
             # A replayed layer goes backward once, at once: its tensors can go one by one, before the others.
             ctx.held = list(held) if view.replaying else None
             if ctx.held is None:
@@ -356,7 +406,7 @@ class _Aggregate(torch.autograd.Function):
             return (None, None, None, None, *[grad] * ctx.num_dst, *[None] * len(ctx.widths))
         dst: tuple[Tensor, ...] = ()
         src: tuple[Tensor, ...] = ()
-        halo: tuple[tuple[Tensor, ...], ...] = ()
+        halo: list[tuple[Tensor, ...]] = []
         state: Any = grad
         if not isinstance(ctx.reducer, Sum):
             held = list(ctx.saved_tensors) if ctx.held is None else ctx.held
@@ -364,13 +414,14 @@ class _Aggregate(torch.autograd.Function):
             def take(count: int) -> tuple[Tensor, ...]:
                 return tuple(held.pop(0) for _ in range(count))
 
-            num_dst, num_src, num_state, num_halo = ctx.counts
+            num_dst, num_src, num_state = ctx.counts
             out = take(1)
             dst, src, kept = take(num_dst), take(num_src), take(num_state)
-            halo = tuple(take(count) for count in num_halo)
+            halo, ctx.halo = ctx.halo, []
             state = ctx.reducer.begin_backward(grad, out[0], kept, dst)
             del out
         d_dst, d_src = schedules.backward(
-            ctx.view.topology, ctx.wire, ctx.reducer, ctx.edges, grad, state, halo, dst, src, ctx.widths, wants_src
-        )
+            ctx.view.topology, ctx.wire, ctx.reducer, ctx.edges, grad, state, halo, dst, src, ctx.widths, wants_src,
+            ctx.may_be_late,
+        )  # fmt: skip
         return (None, None, None, None, *d_dst[: ctx.num_dst], *(d_src if wants_src else [None] * len(d_src)))

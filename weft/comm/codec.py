@@ -5,23 +5,26 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from weft.errors import unknown
+from weft.comm.route import Rows, num_rows
+from weft.kernels import gather, memory, scatter_add
 
 
 class Codec(Protocol):
-    """Rows [R, D] to a message and back. A message's length follows from the shape alone: both ends know it."""
+    """Rows of a matrix to one message for each peer, and back. Both ends know a message's length beforehand."""
 
     name: str
     verbatim: bool  # the message is the rows' own memory: no encoding, received straight into place
 
-    def payload_bytes(self, num_rows: int, width: int, dtype: torch.dtype) -> int:
-        """Bytes of the message that carries num_rows rows of `width` columns."""
+    def leaving_bytes(self, peer: int, count: int, width: int, dtype: torch.dtype) -> int:
+        """Bytes of the message that takes `count` rows of `width` columns to a peer."""
 
-    def encode(self, rows: Tensor) -> Tensor:
-        """The message, contiguous, payload_bytes long; may share the rows' memory."""
+    def arriving_bytes(self, peer: int, count: int, width: int, dtype: torch.dtype) -> int: ...
 
-    def decode(self, payload: Tensor, into: Tensor) -> None:
-        """Writes the rows of a message (uint8) over `into`, [R, D]."""
+    def encode(self, peer: int, x: Tensor, rows: Rows) -> Tensor:
+        """Those rows of x [N, D] as a message, contiguous, leaving_bytes long; may share their memory."""
+
+    def decode(self, peer: int, message: Tensor, into: Tensor, rows: Rows, add: bool) -> None:
+        """Writes a message (uint8) over those rows of `into` [N, D], or adds it to them."""
 
 
 class RawCodec:
@@ -30,14 +33,16 @@ class RawCodec:
     name = "raw"
     verbatim = True
 
-    def payload_bytes(self, num_rows: int, width: int, dtype: torch.dtype) -> int:
-        return num_rows * width * dtype.itemsize
+    def leaving_bytes(self, peer: int, count: int, width: int, dtype: torch.dtype) -> int:
+        return count * width * dtype.itemsize
 
-    def encode(self, rows: Tensor) -> Tensor:
-        return rows.contiguous()
+    arriving_bytes = leaving_bytes
 
-    def decode(self, payload: Tensor, into: Tensor) -> None:
-        into.copy_(payload.view(into.dtype).view(into.shape))
+    def encode(self, peer: int, x: Tensor, rows: Rows) -> Tensor:
+        return take(x, rows).contiguous()
+
+    def decode(self, peer: int, message: Tensor, into: Tensor, rows: Rows, add: bool) -> None:
+        place(message.view(into.dtype).view(num_rows(rows), into.shape[1]), into, rows, add)
 
 
 class Bf16Codec:
@@ -46,23 +51,37 @@ class Bf16Codec:
     name = "bf16"
     verbatim = False
 
-    def payload_bytes(self, num_rows: int, width: int, dtype: torch.dtype) -> int:
-        return num_rows * width * 2
+    def leaving_bytes(self, peer: int, count: int, width: int, dtype: torch.dtype) -> int:
+        return count * width * 2
 
-    def encode(self, rows: Tensor) -> Tensor:
-        return rows.to(torch.bfloat16).contiguous()
+    arriving_bytes = leaving_bytes
 
-    def decode(self, payload: Tensor, into: Tensor) -> None:
-        into.copy_(payload.view(torch.bfloat16).view(into.shape))
+    def encode(self, peer: int, x: Tensor, rows: Rows) -> Tensor:
+        return take(x, rows).to(torch.bfloat16).contiguous()
+
+    def decode(self, peer: int, message: Tensor, into: Tensor, rows: Rows, add: bool) -> None:
+        halves = message.view(torch.bfloat16).view(num_rows(rows), into.shape[1])
+        if isinstance(rows, slice):
+            place(halves, into, rows, add)
+        else:
+            place(memory.empty(halves.shape, into.dtype, into.device).copy_(halves), into, rows, add)
 
 
 raw: Codec = RawCodec()
 bf16: Codec = Bf16Codec()
 
-_CODECS: dict[str, Codec] = {codec.name: codec for codec in (raw, bf16)}
+
+def take(x: Tensor, rows: Rows) -> Tensor:
+    if isinstance(rows, slice):
+        return x[rows]
+    return gather(x, rows, out=memory.empty((rows.numel(), x.shape[1]), x.dtype, x.device))
 
 
-def codec_named(name: str) -> Codec:
-    if name not in _CODECS:
-        raise unknown("codec", name, _CODECS)
-    return _CODECS[name]
+def place(values: Tensor, into: Tensor, rows: Rows, add: bool) -> None:
+    """Values over rows of a matrix, or added to them."""
+    if isinstance(rows, slice):
+        into[rows].add_(values) if add else into[rows].copy_(values)
+    elif add:
+        scatter_add(into, rows, values)
+    else:
+        into[rows] = values.to(into.dtype)

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.comm.codec import Codec, raw
+from weft.comm.codec import Codec, place, raw, take
 from weft.comm.communicator import Communicator, Pending
 from weft.comm.route import Route, Rows, num_rows
-from weft.kernels import gather, memory, scatter_add
+from weft.kernels import memory
 
 
 class InFlight:
@@ -30,9 +30,11 @@ class InFlight:
         for peer in range(self._comm.num_workers):
             self._pending.wait_for(peer)
             if peer == self._comm.worker and self._own is not None:
-                self._place(*self._own)
+                values, rows = self._own
+                place(values, self._out, rows, add=not self._overwrite)
             elif peer in self._messages:
-                self._arrive(self._messages.pop(peer), self._route.recv_rows[peer])
+                message, rows = self._messages.pop(peer), self._route.recv_rows[peer]
+                self._codec.decode(peer, message, self._out, rows, add=not self._overwrite)
         self._pending.wait()
         self._pending, self._own = None, None
         return self._out
@@ -40,26 +42,6 @@ class InFlight:
     def messages(self) -> dict[int, Tensor]:
         """By peer, what is arriving in a form that must be decoded; whoever keeps it can `decode` it again."""
         return dict(self._messages)
-
-    def _arrive(self, message: Tensor, rows: Rows) -> None:
-        if self._overwrite and isinstance(rows, slice):
-            self._codec.decode(message, self._out[rows])
-            return
-        width, dtype = self._out.shape[1], self._out.dtype
-        if self._codec.verbatim:
-            self._place(message.view(dtype).view(num_rows(rows), width), rows)
-            return
-        decoded = memory.empty((num_rows(rows), width), dtype, self._out.device)
-        self._codec.decode(message, decoded)
-        self._place(decoded, rows)
-
-    def _place(self, values: Tensor, rows: Rows) -> None:
-        if not isinstance(rows, slice):
-            scatter_add(self._out, rows, values)
-        elif self._overwrite:
-            self._out[rows].copy_(values)
-        else:
-            self._out[rows].add_(values)
 
 
 def start_exchange(
@@ -93,28 +75,22 @@ def start_exchange(
     for peer in range(comm.num_workers):
         if peer == comm.worker:
             if num_rows(route.send_rows[peer]):
-                flight._own = (_take(x, route.send_rows[peer]), route.recv_rows[peer])
+                flight._own = (take(x, route.send_rows[peer]), route.recv_rows[peer])
             continue
         rows = route.recv_rows[peer]
         if num_rows(rows) and width:
             if codec.verbatim and overwrite and isinstance(rows, slice):
                 incoming[peer] = out[rows]  # a slice of whole rows of a contiguous tensor is contiguous
             else:
-                size = codec.payload_bytes(num_rows(rows), width, dtype)
+                size = codec.arriving_bytes(peer, num_rows(rows), width, dtype)
                 flight._messages[peer] = incoming[peer] = memory.empty((size,), torch.uint8, x.device)
         if num_rows(route.send_rows[peer]) and width:
-            payload = codec.encode(_take(x, route.send_rows[peer]))
-            count = codec.payload_bytes(num_rows(route.send_rows[peer]), width, dtype)
-            assert payload.numel() * payload.element_size() == count
-            outgoing[peer] = payload
+            message = codec.encode(peer, x, route.send_rows[peer])
+            size = codec.leaving_bytes(peer, num_rows(route.send_rows[peer]), width, dtype)
+            assert message.numel() * message.element_size() == size
+            outgoing[peer] = message
     flight._pending = comm.post(outgoing, incoming, kind, what)
     return flight
-
-
-def _take(x: Tensor, rows: Rows) -> Tensor:
-    if isinstance(rows, slice):
-        return x[rows]
-    return gather(x, rows, out=memory.empty((rows.numel(), x.shape[1]), x.dtype, x.device))
 
 
 class _Exchange(torch.autograd.Function):

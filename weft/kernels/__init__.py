@@ -16,6 +16,7 @@ from weft.kernels.elementwise import (
 from weft.kernels.gat import gat_absorb, gat_backward
 from weft.kernels.gatv2 import gatv2_absorb, gatv2_backward
 from weft.kernels.native import native_available
+from weft.kernels.quantise import pack, packed_bytes, packed_offsets, unpack
 from weft.kernels.rows import gather, max_absorb, max_backward, max_finish, scatter_add, spmm
 
 __all__ = [
@@ -38,9 +39,13 @@ __all__ = [
     "max_backward",
     "max_finish",
     "native_available",
+    "pack",
+    "packed_bytes",
+    "packed_offsets",
     "relu_dropout_backward",
     "rowwise_head_dot",
     "scatter_add",
     "spmm",
     "transpose_csr",
+    "unpack",
 ]

@@ -93,12 +93,14 @@ def relu_dropout_backward(grad: Tensor, out: Tensor, p: float, into: Tensor | No
     return into
 
 
-def bias_elu_dropout(x: Tensor, bias: Tensor | None, row_ids: Tensor | None, p: float, key: int) -> Tensor:
-    """dropout(elu(x + bias)) into a result of its own; row_ids (global ids) may be None if p is 0."""
+def bias_elu_dropout(
+    x: Tensor, bias: Tensor | None, row_ids: Tensor | None, p: float, key: int, out: Tensor | None = None
+) -> Tensor:
+    """dropout(elu(x + bias)) into a result of its own, or `out`; row_ids (global ids) may be None if p is 0."""
     check_rows("x", x)
     check_probability(p)
     require(p == 0 or row_ids is not None, "dropout needs row_ids, the global ids of the rows")
-    out = memory.empty_like(x)
+    out = memory.empty_like(x) if out is None else out
     for part in _parts(x):
         if bias is None:
             out[part] = x[part]

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from weft import kernels
 from weft.aggregate import GraphView
+from weft.aggregate.late import settle
 from weft.layers.heads import MultiHead, wide
 from weft.layers.linear import bias, linear, linear_sides, weight
 
@@ -28,18 +29,25 @@ class _Leaky(MultiHead):
     ) -> None:
         super().__init__(num_in, num_head_out, heads, concat, dropout, use_bias)
         self.slope = slope
+        self.late_output = concat or heads == 1  # a mean over heads would read rows that are not there
 
 
 class GAT(_Leaky):
+    late_input = True
+
     def make_parameters(self, num_in: int, use_bias: bool) -> None:
         self.weight = weight(self.heads * self.width, num_in)
         self.source = weight(self.heads, self.width)
         self.target = weight(self.heads, self.width)
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
-        values = wide(linear(x, self.weight))
+        values = linear(x, self.weight)
+        settle(values)
+        values = wide(values)
         values, source, target = _LogitTerms.apply(values, self.source, self.target)  # type: ignore[no-untyped-call]
         out = graph.attend(values, source, graph.own(target), slope=self.slope, dropout=self.dropout)
+        if out.dtype != x.dtype:
+            settle(out)
         return self.merge(out).to(x.dtype)
 
 
@@ -56,6 +64,7 @@ class GATv2(_Leaky):
         if self.query_bias is not None and self.key_bias is not None:
             query, key = query + self.query_bias, key + self.key_bias
         out = graph.attend_dynamic(query, key, self.att, slope=self.slope, dropout=self.dropout)
+        settle(out)
         return self.merge(out).to(x.dtype)
 
 

@@ -3,11 +3,14 @@
 from torch import Tensor
 
 from weft.aggregate import GraphView
+from weft.aggregate.late import alone
 from weft.layers.layer import Layer, weight_first
 from weft.layers.linear import bias, linear, weight
 
 
 class GCN(Layer):
+    late_output = late_input = True
+
     def __init__(self, num_in: int, num_out: int, use_bias: bool = True) -> None:
         super().__init__()
         self.num_in, self.num_out = num_in, num_out
@@ -16,5 +19,5 @@ class GCN(Layer):
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         if weight_first(graph, x, self.num_in, self.num_out):
-            return graph.aggregate(linear(x, self.weight), "sum", "symmetric")
+            return graph.aggregate(alone(linear(x, self.weight)), "sum", "symmetric")
         return linear(graph.aggregate(x, "sum", "symmetric"), self.weight)

@@ -11,6 +11,8 @@ class Layer(nn.Module):
     bias: nn.Parameter | None
     num_out: int
     output_is_free = True  # whether the output of `combine` may be written to: nothing keeps it for backward
+    late_output = False  # whether `combine` ends with an aggregation, or a product of one, and hands out a late tensor
+    late_input = False  # whether the first thing that `combine` does with x is a product or an aggregation
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} does not say how it combines rows")

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from weft.aggregate import GraphView
+from weft.aggregate.late import Late, late, mark, rows_in_turn
+from weft.kernels import memory
 from weft.kernels.products import product, reduce_product
 
 
@@ -23,14 +25,16 @@ def bias(width: int, wanted: bool = True) -> nn.Parameter | None:
 
 def linear(x: Tensor, matrix: Tensor, into: Tensor | None = None) -> Tensor:
     """x [N, in] @ matrix [out, in]^T in the precision of x; with `into`, added there in place."""
-    out: Tensor = _Linear.apply(x, matrix.to(x.dtype), into)  # type: ignore[no-untyped-call]
-    return out
+    coming = late(x)
+    out: Tensor = _Linear.apply(x, matrix.to(x.dtype), into, coming)  # type: ignore[no-untyped-call]
+    return mark(out, coming)
 
 
 def linear_many(x: Tensor, *matrices: Tensor) -> tuple[Tensor, ...]:
     """Several products of the same rows; backward sums the gradients of x inside the products."""
-    products: tuple[Tensor, ...] = _LinearMany.apply(x, *(m.to(x.dtype) for m in matrices))  # type: ignore[no-untyped-call]
-    return products
+    coming, cast = late(x), [matrix.to(x.dtype) for matrix in matrices]
+    products: tuple[Tensor, ...] = _LinearMany.apply(x, coming, *cast)  # type: ignore[no-untyped-call]
+    return tuple(mark(rows, coming) for rows in products)
 
 
 def linear_sides(
@@ -44,36 +48,64 @@ def linear_sides(
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Tensor, into: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, into: Tensor | None, coming: Late | None) -> Tensor:
         ctx.save_for_backward(x, matrix)
         if into is None:
-            return product(x, matrix.t())
+            return _product(x, matrix.t(), coming)
         ctx.mark_dirty(into)
-        return product(x, matrix.t(), out=into, accumulate=True)
+        return _product(x, matrix.t(), coming, into)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, matrix = ctx.saved_tensors
-        wants_x, wants_matrix, wants_into = ctx.needs_input_grad
+        wants_x, wants_matrix, wants_into, _ = ctx.needs_input_grad
         grad = grad.contiguous()
-        d_x = product(grad, matrix) if wants_x else None
-        d_matrix = reduce_product(grad, x) if wants_matrix else None
-        return d_x, d_matrix, grad if wants_into else None
+        d_x = memory.empty_like(x) if wants_x else None
+        d_matrix = _backward(grad, x, matrix, d_x, wants_matrix)
+        return d_x, d_matrix, grad if wants_into else None, None
 
 
 class _LinearMany(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *matrices: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, coming: Late | None, *matrices: Tensor) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x, *matrices)
-        return tuple(product(x, matrix.t()) for matrix in matrices)
+        return tuple(_product(x, matrix.t(), coming) for matrix in matrices)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, *matrices = ctx.saved_tensors
-        grads = tuple(grad.contiguous() for grad in grads)
-        d_x = None
-        if ctx.needs_input_grad[0]:
-            d_x = product(grads[0], matrices[0])
-            for grad, matrix in zip(grads[1:], matrices[1:], strict=True):
-                product(grad, matrix, out=d_x, accumulate=True)
-        return d_x, *(reduce_product(grad, x) for grad in grads)
+        d_x = memory.empty_like(x) if ctx.needs_input_grad[0] else None
+        d_matrices = [
+            _backward(grad.contiguous(), x, matrix, d_x, True, accumulate=number > 0)
+            for number, (grad, matrix) in enumerate(zip(grads, matrices, strict=True))
+        ]
+        return d_x, None, *d_matrices
+
+
+def _product(x: Tensor, matrix: Tensor, coming: Late | None, into: Tensor | None = None) -> Tensor:
+    """x @ matrix, added to `into` where that is given; of a late x, the rows that are there, and the others later."""
+    if coming is None:
+        return product(x, matrix, out=into, accumulate=into is not None)
+    out = memory.empty((x.shape[0], matrix.shape[1]), x.dtype, x.device) if into is None else into
+    early, later = slice(0, coming.ready), slice(coming.ready, x.shape[0])
+
+    def work(rows: slice) -> None:
+        product(x[rows], matrix, out=out.data[rows], accumulate=into is not None)
+
+    work(early)
+    coming.then(lambda: work(later))
+    return out
+
+
+def _backward(
+    grad: Tensor, x: Tensor, matrix: Tensor, d_x: Tensor | None, wants_matrix: bool, accumulate: bool = False
+) -> Tensor | None:
+    """Writes (or adds) the gradient of the rows to `d_x` and returns that of the matrix; rows that come late, last."""
+    d_matrix: Tensor | None = None
+    for rows in rows_in_turn(grad):
+        if d_x is not None:
+            product(grad[rows], matrix, out=d_x[rows], accumulate=accumulate)
+        if wants_matrix:
+            share = reduce_product(grad[rows], x[rows])
+            d_matrix = share if d_matrix is None else d_matrix.add_(share)
+    return d_matrix

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from weft.aggregate import GraphView, hash_key, hash_uniform, rematerialised
+from weft.aggregate.late import settle
 from weft.errors import UserError, unknown
 from weft.kernels import memory
 from weft.layers.gat import GAT, GATv2
@@ -97,8 +98,19 @@ class Stack(nn.Module):
         """What stands between two layers, and then a layer up to its bias: one sum or product ends each segment."""
         x = self._between(graph, x, depth, keeps_input) if depth else graph.dropout(x, self.config.input_dropout)
         layer = self.layers[depth]
-        out = layer.combine(graph, x) if isinstance(layer, Layer) else layer(graph.squared(), x)[: graph.num_out]
+        if isinstance(layer, Layer):
+            with graph.late_results(self._knows_late(depth)):
+                out = layer.combine(graph, x)
+        else:
+            out = layer(graph.squared(), x)[: graph.num_out]
         return out + linear(graph.own(x), self.skips[depth]) if self.config.residual else out
+
+    def _knows_late(self, depth: int) -> bool:
+        """Whether all that touches a layer's output, up to the next product, knows that some rows may come late."""
+        if self.config.norm != "none" or self.config.residual or depth + 1 == len(self.layers):
+            return False
+        layer, following = self.layers[depth], self.layers[depth + 1]
+        return isinstance(layer, Layer) and layer.late_output and isinstance(following, Layer) and following.late_input
 
     def _between(self, graph: GraphView, x: Tensor, depth: int, keeps_input: bool) -> Tensor:
         """Bias, normalisation, activation and dropout after the layer before; in one pass where nothing intervenes."""
@@ -108,7 +120,10 @@ class Stack(nn.Module):
             if not relu:
                 return graph.elu_dropout(x, bias, p)
             free = self.config.residual or (isinstance(before, Layer) and before.output_is_free)
-            return graph.relu_dropout_(x if free and not keeps_input else _copy(x), bias, p)
+            if not free or keeps_input:
+                settle(x)
+                x = _copy(x)
+            return graph.relu_dropout_(x, bias, p)
         x = self.norms[depth - 1](graph, x if bias is None else x + bias.to(x.dtype))
         x = torch.relu(x) if relu else nn.functional.elu(x)
         return graph.dropout(x, p)

@@ -2,7 +2,8 @@
 
 A generation is a folder `epoch-NNNNNN`. Weights and optimiser state, alike on every worker, are written once by
 worker 0. Learned input rows, which differ, are written by their owners under their global ids, so that a run may go
-on with another number of workers. The manifest comes last and names every file with its sha256.
+on with another number of workers; each worker writes the widths that its rows travel with, where they adapt. The
+manifest comes last and names every file with its sha256.
 """
 
 import json
@@ -17,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from weft.aggregate import Adaptive, GraphView
 from weft.comm import Communicator
 from weft.errors import UserError
 from weft.graph.files import sha256_of
@@ -37,9 +39,10 @@ class Progress:
 
 def save_checkpoint(
     folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, best: dict[str, Tensor],
-    global_ids: Tensor, comm: Communicator,
+    view: GraphView,
 ) -> Path:  # fmt: skip
     """Writes a generation, all workers together, and removes the ones that are too old."""
+    comm = view.comm
     final = folder / f"epoch-{progress.epoch:06d}"
     partial = folder / f".{final.name}.partial"
     if comm.worker == 0:
@@ -49,7 +52,9 @@ def save_checkpoint(
     comm.barrier("checkpoint folder")
     replicated, own = _split(flatten_state(model, optimiser, best))
     if own:
-        _save(own | {"global_ids": global_ids}, partial / f"rows-{comm.worker:04d}.safetensors")
+        _save(own | {"global_ids": view.global_ids}, partial / f"rows-{comm.worker:04d}.safetensors")
+    if isinstance(view.format, Adaptive):
+        _save(view.format.state(), partial / _exchange_name(comm))
     if comm.worker == 0:
         _save(replicated, partial / "state.safetensors")
     comm.barrier("checkpoint files")
@@ -100,6 +105,16 @@ def load_checkpoint(
     if optimiser is not None:
         _restore_optimiser(optimiser, {name: state[name] for name in state if name.startswith("optimiser.")})
     return best
+
+
+def restore_exchange(path: Path, view: GraphView) -> None:
+    """Goes on with the widths of rows that the run had; with other workers than then, they are chosen anew."""
+    if isinstance(view.format, Adaptive) and (path / _exchange_name(view.comm)).exists():
+        view.format.restore(_read(path / _exchange_name(view.comm)))
+
+
+def _exchange_name(comm: Communicator) -> str:
+    return f"exchange-{comm.worker:04d}-of-{comm.num_workers:04d}.safetensors"
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor], where: Path) -> None:

@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from weft.aggregate import GraphView
-from weft.comm import raw
+from weft.aggregate import RAW, GraphView
 from weft.graph.graph import Graph
 from weft.train import metrics
 
@@ -23,14 +22,14 @@ def choose_metric(name: str, y: Tensor, num_classes: int) -> str:
 @torch.no_grad()
 def predict(model: nn.Module, view: GraphView, x: Tensor) -> Tensor:
     """The model's outputs for the rows that this worker owns, [N, C]."""
-    was_training, codec = model.training, view.codec
+    was_training, format = model.training, view.format
     model.eval()
     view.noise.begin(None)
-    view.codec = raw
+    view.format = RAW
     try:
         logits: Tensor = model(view, x)
     finally:
-        view.codec = codec
+        view.format = format
         model.train(was_training)
     return logits.float() if logits.dtype == torch.bfloat16 else logits
 

@@ -11,11 +11,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from weft.aggregate import GraphView
+from weft.aggregate import Adaptive, GraphView
+from weft.aggregate.late import nothing_is_late
 from weft.comm import KINDS, Communicator, all_reduce_gradients
 from weft.errors import UserError
 from weft.layers import replicated_parameters
-from weft.train.checkpoint import Progress, load_checkpoint, newest_valid, save_checkpoint
+from weft.train.checkpoint import Progress, load_checkpoint, newest_valid, restore_exchange, save_checkpoint
 from weft.train.evaluate import choose_metric, pick_masks, predict, score
 from weft.train.loss import GlobalLoss
 from weft.train.optim import OptimConfig, build_optimiser, learning_rate
@@ -85,6 +86,7 @@ def fit(task: Task, resume: bool = False) -> Outcome:
     if resume:
         path, progress = newest_valid(task.folder.checkpoints)
         best = load_checkpoint(path, model, optimiser, view.global_ids)
+        restore_exchange(path, view)
         if comm.worker == 0:
             task.folder.cut(progress.epoch)
     stop = _StopFlag()
@@ -99,6 +101,7 @@ def fit(task: Task, resume: bool = False) -> Outcome:
             loss = record["train_loss"]
             if not math.isfinite(loss):
                 _give_up(task, record)
+            _adapt(task, record)
             if progress.epoch % config.eval_every == 0 or progress.epoch == config.epochs:
                 _evaluate_epoch(task, x, y, masks, metric, val_loss_of, record)
                 if _is_better(record, f"val_{metric}" if val_loss_of is None else "val_loss", progress):
@@ -110,11 +113,11 @@ def fit(task: Task, resume: bool = False) -> Outcome:
             task.folder.append(record)
         task.on_epoch(record)
         if config.checkpoint_every and progress.epoch % config.checkpoint_every == 0:
-            save_checkpoint(task.folder.checkpoints, model, optimiser, progress, best, view.global_ids, comm)
+            save_checkpoint(task.folder.checkpoints, model, optimiser, progress, best, view)
             last_saved = progress.epoch
     comm.step = "the end"
     if last_saved != progress.epoch or not records:
-        save_checkpoint(task.folder.checkpoints, model, optimiser, progress, best, view.global_ids, comm)
+        save_checkpoint(task.folder.checkpoints, model, optimiser, progress, best, view)
     stop.restore()
     last = _weights(model)
     model.load_state_dict(best)
@@ -170,6 +173,7 @@ def _epoch(
     forward_waited = comm.waited_seconds
     with span("backward"):
         loss.backward()  # type: ignore[no-untyped-call]
+        nothing_is_late()
     clock.lap("backward")
     clock.move(
         "exchange_wait", ("forward", "backward"), (forward_waited - waited, comm.waited_seconds - forward_waited)
@@ -195,6 +199,26 @@ def _epoch(
         "wire_bytes": {kind: int(count) for kind, count in zip(WIRE, totals[2:], strict=True)},
         "phase_seconds": clock.laps,
     }
+
+
+def _adapt(task: Task, record: dict[str, Any]) -> None:
+    """Chooses anew with how many bits rows travel, where they adapt and it is time to."""
+    format, comm = task.view.format, task.view.comm
+    if not isinstance(format, Adaptive):
+        return
+    with task.trace.span("assign widths", "communicate"):
+        seconds = format.end_epoch(record["epoch"], comm)
+    if seconds is None:
+        return
+    record["seconds"] += seconds
+    record["phase_seconds"]["assign"] = seconds
+    widths = format.histogram()
+    places = [(layer, direction, bits) for layer in widths for direction in widths[layer] for bits in (2, 4, 8)]
+    counts = torch.tensor([widths[layer][direction][bits] for layer, direction, bits in places])
+    comm.all_reduce(counts, "control", "counts of widths")
+    record["widths"] = {}
+    for (layer, direction, bits), count in zip(places, counts.tolist(), strict=True):
+        record["widths"].setdefault(layer, {}).setdefault(direction, {})[str(bits)] = count
 
 
 def _totals(comm: Communicator, loss: Tensor, stop: "_StopFlag", sent: dict[str, int]) -> list[float]:

@@ -1,0 +1,223 @@
+// Rows as small integers: gather, range, stochastic rounding and packing in one pass, and the way back.
+//
+// A row of a message is [lo: float32][step: bf16][ceil(width * bits / 8) bytes]. Eight columns at a time become one
+// byte lane each: byte j of a tile holds columns j, j + 8, ... of it, lowest bits first; what does not fill a tile
+// follows in the order of its columns. Bytes to move: width * 4 + the row of the message, per row.
+//
+// This file is compiled without contraction of products and sums, so that every instruction set, and plain torch,
+// give the same bytes.
+#include <omp.h>
+
+#include "kernels/simd.h"
+#include "kernels/tables.h"
+
+namespace weft {
+namespace WEFT_ISA {
+namespace {
+
+typedef float F8 __attribute__((vector_size(32)));
+typedef float F8u __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t I8 __attribute__((vector_size(32)));
+typedef uint32_t U8 __attribute__((vector_size(32)));
+typedef uint8_t B8 __attribute__((vector_size(8)));
+typedef uint8_t B8u __attribute__((vector_size(8), aligned(1), may_alias));
+
+constexpr int kHeader = 6;
+constexpr float kSmallestStep = 7.888609052210118e-31f;  // 2^-100: its inverse is still far from overflow
+
+WEFT_INLINE F8 load8(const float *p) { return *reinterpret_cast<const F8u *>(p); }
+WEFT_INLINE F8 less8(F8 a, F8 b) { return a < b ? a : b; }
+WEFT_INLINE F8 more8(F8 a, F8 b) { return a > b ? a : b; }
+
+// The next bf16 that is not smaller, as a float.
+inline float round_up(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    bits = (bits + 0xFFFFu) & 0xFFFF0000u;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+struct Range {
+    float lo, span;
+    bool finite;
+};
+
+inline Range range_of(const float *x, int64_t width) {
+    float lo = x[0], hi = x[0], bad = 0;
+    int64_t c = 0;
+    if (width >= 8) {
+        F8 low = load8(x), high = low, zero = {};
+        for (; c + 8 <= width; c += 8) {
+            const F8 v = load8(x + c);
+            low = less8(v, low);
+            high = more8(v, high);
+            zero += v * 0.0f;  // NaN once something is not finite
+        }
+        for (int i = 0; i < 8; i++) {
+            lo = low[i] < lo ? low[i] : lo;
+            hi = high[i] > hi ? high[i] : hi;
+            bad += zero[i];
+        }
+    }
+    for (; c < width; c++) {
+        lo = x[c] < lo ? x[c] : lo;
+        hi = x[c] > hi ? x[c] : hi;
+        bad += x[c] * 0.0f;
+    }
+    const float span = hi - lo;
+    return {lo, span, bad == 0.0f && span * 0.0f == 0.0f};
+}
+
+// 16 random bits for each of 16 columns come from 8 hashes: the lower halves, then the upper ones.
+struct Draws {
+    uint32_t low, high;
+    explicit Draws(uint64_t hash) : low(static_cast<uint32_t>(hash)), high(static_cast<uint32_t>(hash >> 32)) {}
+    WEFT_INLINE U8 sixteen(int64_t column) const {
+        const U8 slots = {0, 1, 2, 3, 4, 5, 6, 7};
+        const U8 at = (slots + static_cast<uint32_t>(column / 2)) * 0x9E3779B9u + low;
+        return column_hash<U8>(at, U8{} + high);
+    }
+    WEFT_INLINE uint32_t one(int64_t column) const {
+        const uint32_t slot = static_cast<uint32_t>(column / 16 * 8 + column % 8);
+        const uint32_t bits = column_hash<uint32_t>(low + slot * 0x9E3779B9u, high);
+        return column / 8 % 2 ? bits >> 16 : bits & 0xFFFFu;
+    }
+};
+
+template <int Bits>
+struct Quantiser {
+    static constexpr int32_t kMost = (1 << Bits) - 1;
+    float lo, factor;  // factor: steps in units of 2^-16
+    Draws draws;
+
+    WEFT_INLINE U8 eight(const float *x, U8 draw) const {
+        const F8 steps = (load8(x) - lo) * factor + 0.5f;
+        const U8 q = ((U8) __builtin_convertvector(steps, I8) + draw) >> 16;
+        return q > kMost ? U8{} + kMost : q;
+    }
+    WEFT_INLINE uint32_t one(const float *x, int64_t column) const {
+        const float steps = (x[column] - lo) * factor + 0.5f;
+        const uint32_t q = (static_cast<uint32_t>(static_cast<int32_t>(steps)) + draws.one(column)) >> 16;
+        return q > kMost ? kMost : q;
+    }
+};
+
+template <int Bits>
+void pack_row(const float *x, int64_t width, uint64_t hash, const Range &range, uint8_t *out) {
+    constexpr int kVectors = 8 / Bits;  // of eight columns, in a tile of eight bytes
+    float step = round_up(range.span / ((1 << Bits) - 1));
+    if (step < kSmallestStep) step = range.span > 0 ? kSmallestStep : 0.0f;
+    memcpy(out, &range.lo, 4);
+    memcpy(out + 4, reinterpret_cast<const char *>(&step) + 2, 2);
+    out += kHeader;
+    const Quantiser<Bits> quantiser{range.lo, step > 0 ? 65536.0f / step : 0.0f, Draws(hash)};
+    int64_t c = 0;
+    U8 draws = {};
+    for (; c + 8 * kVectors <= width; c += 8 * kVectors) {
+        U8 lanes = {};
+#pragma GCC unroll 4
+        for (int k = 0; k < kVectors; k++) {
+            const int64_t column = c + 8 * k;
+            const bool second = Bits == 8 ? column % 16 != 0 : k % 2 != 0;
+            if (!second) draws = quantiser.draws.sixteen(column);
+            const U8 draw = second ? draws >> 16 : draws & 0xFFFFu;
+            lanes |= quantiser.eight(x + column, draw) << (k * Bits);
+        }
+        *reinterpret_cast<B8u *>(out) = __builtin_convertvector(lanes, B8);
+        out += 8;
+    }
+    for (int shift = 0; c < width; c++) {
+        if (shift == 0) *out = 0;
+        *out = static_cast<uint8_t>(*out | quantiser.one(x, c) << shift);
+        shift += Bits;
+        if (shift == 8) {
+            shift = 0;
+            out++;
+        }
+    }
+}
+
+template <int Bits, bool Add>
+void unpack_row(const uint8_t *in, int64_t width, float *into) {
+    constexpr int kVectors = 8 / Bits;
+    constexpr uint32_t kMask = (1u << Bits) - 1;
+    float lo, step = 0;
+    memcpy(&lo, in, 4);
+    memcpy(reinterpret_cast<char *>(&step) + 2, in + 4, 2);
+    in += kHeader;
+    int64_t c = 0;
+    for (; c + 8 * kVectors <= width; c += 8 * kVectors) {
+        const U8 lanes = __builtin_convertvector(*reinterpret_cast<const B8u *>(in), U8);
+        in += 8;
+#pragma GCC unroll 4
+        for (int k = 0; k < kVectors; k++) {
+            const I8 q = (I8)((lanes >> (k * Bits)) & kMask);
+            F8 v = __builtin_convertvector(q, F8) * step + lo;
+            float *to = into + c + 8 * k;
+            if (Add) v += load8(to);
+            *reinterpret_cast<F8u *>(to) = v;
+        }
+    }
+    for (int shift = 0; c < width; c++) {
+        const float v = static_cast<float>((*in >> shift) & kMask) * step + lo;
+        into[c] = Add ? into[c] + v : v;
+        shift += Bits;
+        if (shift == 8) {
+            shift = 0;
+            in++;
+        }
+    }
+}
+
+inline int threads_for(int64_t bytes, int threads) {
+    const int64_t worth = bytes / (64 * 1024) + 1;
+    return worth < threads ? static_cast<int>(worth) : threads;
+}
+
+template <bool Add>
+void unpack_rows(const UnpackArgs &a) {
+#pragma omp parallel for schedule(static) num_threads(threads_for(a.rows *a.width * 4, a.threads))
+    for (int64_t k = 0; k < a.rows; k++) {
+        const uint8_t *in = a.message + a.offsets[k];
+        float *into = a.into + (a.index ? a.index[k] : k) * a.width;
+        if (a.bits[k] == 8)
+            unpack_row<8, Add>(in, a.width, into);
+        else if (a.bits[k] == 4)
+            unpack_row<4, Add>(in, a.width, into);
+        else
+            unpack_row<2, Add>(in, a.width, into);
+    }
+}
+
+}  // namespace
+
+int64_t pack(const PackArgs &a) {
+    int64_t bad = a.rows;
+#pragma omp parallel for schedule(static) reduction(min : bad) \
+    num_threads(threads_for(a.rows *a.width * 4, a.threads))
+    for (int64_t k = 0; k < a.rows; k++) {
+        if (a.index && k + 4 < a.rows) prefetch_bytes(a.x + a.index[k + 4] * a.width, a.width * 4);
+        const float *x = a.x + (a.index ? a.index[k] : k) * a.width;
+        const Range range = range_of(x, a.width);
+        if (!range.finite) {
+            if (k < bad) bad = k;
+            continue;
+        }
+        if (a.spans) a.spans[k] = range.span;
+        uint8_t *out = a.out + a.offsets[k];
+        const uint64_t hash = row_hash(a.key, a.ids[k]);
+        if (a.bits[k] == 8)
+            pack_row<8>(x, a.width, hash, range, out);
+        else if (a.bits[k] == 4)
+            pack_row<4>(x, a.width, hash, range, out);
+        else
+            pack_row<2>(x, a.width, hash, range, out);
+    }
+    return bad == a.rows ? -1 : bad;
+}
+
+void unpack(const UnpackArgs &a) { a.add ? unpack_rows<true>(a) : unpack_rows<false>(a); }
+
+}  // namespace WEFT_ISA
+}  // namespace weft

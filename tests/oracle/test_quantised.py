@@ -1,0 +1,188 @@
+"""Quantised rows on the wire: bytes by the formula, the same numbers under every schedule, no bias, clear refusals."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.oracle.test_equivalence import stack_step
+from tests.oracle.test_volume import a_graph, spread
+from tests.workers import WorkerFailed, run_workers
+from weft.aggregate import MATERIALISED, OVERLAPPED, SEQUENTIAL, Adaptive, GraphView, Quantised, Schedule, format_named
+from weft.comm import Communicator
+from weft.kernels import packed_bytes
+from weft.layers import ModelConfig, build_model
+from weft.partition import Shard, make_shards
+from weft.train.evaluate import predict
+
+PACKED = Schedule(rounds="each", keep="packed", blocks=2)
+
+
+def shards_of(num_workers: int) -> list[Shard]:
+    return make_shards(a_graph(60, 500), spread(60, num_workers), num_workers)
+
+
+def traffic(comm: Communicator, shards: list[Shard], codec: str, schedule: Schedule, epochs: int) -> Any:
+    """Bytes of the last of some epochs of a GAT, and the bits of the rows that this worker sent."""
+    view = GraphView(shards[comm.worker], comm, format_named(codec, cycle=2), schedule)
+    torch.manual_seed(0)
+    module = build_model(ModelConfig(name="gat", layers=2, hidden=8, heads=4, dropout=0.0), 6, 5)
+    x = view.shard.x
+    for epoch in range(1, epochs + 1):
+        before = dict(comm.sent)
+        view.noise.begin(epoch)
+        module(view, x).sum().backward()
+        if isinstance(view.format, Adaptive) and epoch < epochs:
+            view.format.end_epoch(epoch, comm)
+    sent = {kind: comm.sent[kind] - before[kind] for kind in comm.sent}
+    assert isinstance(view.format, Quantised)
+    return sent, {
+        key: {q: layout.bits for q, layout in lane.leaving.items()} for key, lane in view.format.lanes.items()
+    }
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4", "int2", "adaptive"])
+@pytest.mark.parametrize(("schedule", "fetches"), [(MATERIALISED, 1), (OVERLAPPED, 1), (SEQUENTIAL, 2), (PACKED, 1)])
+def test_bytes_equal_the_formula(codec, schedule, fetches):
+    """Values of 32 and 5 columns as integers, logit terms of 4 and 1 heads as they are; refetched or not."""
+    answers = run_workers(traffic, 3, shards_of(3), codec, schedule, 3)
+    seen = set()
+    for sent, lanes in answers:
+        wanted = {"forward": 0, "backward": 0}
+        for (number, _, tensor, direction), by_peer in lanes.items():
+            width, heads = (32, 4) if number == 1 else (5, 1)
+            assert tensor == 0, "logit terms travel as they are"
+            for bits in by_peer.values():
+                seen |= set(bits.tolist())
+                wanted[direction] += sum(packed_bytes(width, int(b)) for b in bits) + bits.numel() * heads * 4
+        assert sent["hidden_forward"] == fetches * wanted["forward"]
+        assert sent["hidden_backward"] == wanted["backward"]
+    assert seen <= {2, 4, 8} and len(seen) == (1 if codec != "adaptive" else len(seen))
+    if codec == "adaptive":
+        assert len(seen) > 1, "every row got the same width"
+
+
+@pytest.mark.parametrize("codec", ["int8", "int2", "adaptive"])
+@pytest.mark.parametrize("name", ["gcn", "sage", "gat", "transformer"])
+def test_every_schedule_sees_the_same_rounded_rows(codec, name):
+    """Rounding is keyed by vertex and column, so the schedules agree to float32's last bits."""
+    model = {"name": name, "layers": 3, "hidden": 8, "heads": 2, "dropout": 0.3}
+    shards = shards_of(3)
+    found = {}
+    for label, schedule, ordered in (
+        ("materialised", MATERIALISED, False),
+        ("overlapped", OVERLAPPED, False),
+        ("sequential", SEQUENTIAL, False),
+        ("packed", PACKED, False),
+    ):
+        answers = run_workers(stack_step, 3, shards, model, schedule, codec, ordered, torch.float32, 2)
+        found[label] = {(worker, key): t for worker, a in enumerate(answers) for key, t in a[1]["model"].items()}
+    # On the way back each block of a halo is rounded for itself, so gradients agree where blocks do.
+    for label in ("overlapped", "sequential", "packed"):
+        for place, value in found[label].items():
+            if place[1] == "out" or label == "overlapped":
+                torch.testing.assert_close(value, found["materialised"][place], rtol=1e-4, atol=1e-4)
+    raw = run_workers(stack_step, 3, shards, model, MATERIALISED, "raw", False, torch.float32, 2)
+    assert any(not torch.equal(raw[w][1]["model"][key], value) for (w, key), value in found["materialised"].items())
+
+
+def averaged(comm: Communicator, shards: list[Shard], codec: str, epochs: int, delta: bool = False) -> Any:
+    """The mean over epochs of an aggregate and of its gradient, and the raw ones."""
+    view = GraphView(shards[comm.worker], comm, format_named(codec, delta=delta))
+    rows = torch.randn(60, 12, generator=torch.Generator().manual_seed(1))[view.global_ids]
+    probe = torch.randn(60, 12, generator=torch.Generator().manual_seed(2))[view.global_ids]
+    outs, grads = [], []
+    for epoch in range(1, epochs + 1):
+        x = rows.clone().requires_grad_()
+        view.noise.begin(epoch)
+        out = view.aggregate(x, "sum", "symmetric")
+        (out * probe).sum().backward()
+        outs.append(out.detach())
+        grads.append(x.grad)
+    view.format = format_named("raw")
+    x = rows.clone().requires_grad_()
+    exact = view.aggregate(x, "sum", "symmetric")
+    (exact * probe).sum().backward()
+    return torch.stack(outs), torch.stack(grads), exact.detach(), x.grad
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4", "int2"])
+def test_aggregates_and_gradients_are_unbiased(codec):
+    epochs = 400
+    for outs, grads, exact, exact_grad in run_workers(averaged, 2, shards_of(2), codec, epochs):
+        for drawn, wanted in ((outs, exact), (grads, exact_grad)):
+            error, sigma = drawn.double().mean(0) - wanted, drawn.double().std(0)
+            assert float(sigma.max()) > 0, "nothing was rounded"
+            rare = 20 * float(sigma.max()) / epochs  # a value close to a step is seldom rounded away from it
+            assert bool((error.abs() <= 5 * sigma / epochs**0.5 + rare).all())
+
+
+def test_differences_to_the_last_rows_lose_less_and_less():
+    """Rows that do not change: what is still missing is sent, epoch by epoch, in ever finer steps."""
+    for outs, _, exact, _ in run_workers(averaged, 2, shards_of(2), "int2", 12, True):
+        errors = [(out - exact).abs().max().item() for out in outs]
+        assert errors[0] > 0.05 and errors[-1] < 1e-4, errors
+
+
+def widths_at_both_ends(comm: Communicator, shards: list[Shard]) -> Any:
+    view = GraphView(shards[comm.worker], comm, format_named("adaptive", cycle=1))
+    torch.manual_seed(0)
+    module = build_model(ModelConfig(name="sage", layers=3, hidden=16), 6, 5)
+    for epoch in (1, 2):
+        view.noise.begin(epoch)
+        module(view, view.shard.x).sum().backward()
+        assert isinstance(view.format, Adaptive)
+        assert view.format.end_epoch(epoch, comm) is not None
+    return {
+        key: [{q: layout.bits for q, layout in side.items()} for side in (lane.leaving, lane.arriving)]
+        for key, lane in view.format.lanes.items()
+    }
+
+
+def test_both_ends_agree_on_the_widths():
+    answers = run_workers(widths_at_both_ends, 4, shards_of(4))
+    for worker, lanes in enumerate(answers):
+        for key, (leaving, _) in lanes.items():
+            for peer, bits in leaving.items():
+                assert torch.equal(bits, answers[peer][key][1][worker])
+
+
+def outputs(comm: Communicator, shards: list[Shard], codec: str) -> Any:
+    view = GraphView(shards[comm.worker], comm, format_named(codec))
+    torch.manual_seed(0)
+    module = build_model(ModelConfig(name="gcn", layers=2, hidden=8), 6, 4)
+    return predict(module, view, view.shard.x)
+
+
+def test_evaluation_is_not_quantised():
+    shards = shards_of(2)
+    for a, b in zip(run_workers(outputs, 2, shards, "int2"), run_workers(outputs, 2, shards, "raw"), strict=True):
+        assert torch.equal(a, b)
+
+
+def refuse(comm: Communicator, shards: list[Shard], what: str) -> None:
+    view = GraphView(shards[comm.worker], comm, format_named("int4"))
+    view.noise.begin(1)
+    x = torch.randn(view.num_rows, 8)
+    if what == "max":
+        view.aggregate(x, "max")
+    elif what == "message":
+        view.message(lambda edges: edges.src, x, reduce="max")
+    else:
+        x[view.global_ids == 17, 3] = float("nan")
+        module = build_model(ModelConfig(name="gcn", layers=2, hidden=8, dropout=0.0), 8, 8)
+        module(view, x)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("max", "a maximum of rounded rows is biased"),
+        ("message", "a maximum"),
+        ("nan", "vertex 17 .* not finite in layer 1, forward"),
+    ],
+)
+def test_refusals(what, words):
+    with pytest.raises(WorkerFailed, match=words) as failure:
+        run_workers(refuse, 2, shards_of(2), what, fresh=True)
+    assert failure.value.kind == "UserError"

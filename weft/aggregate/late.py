@@ -1,0 +1,99 @@
+"""Rows that arrive late: work on the others goes on meanwhile, forward and backward.
+
+Forward, an aggregate's first rows, those without remote in-edges, are final before anything has arrived. A late tensor
+says so; products and activations that are handed one do their work on those rows and put off the rest, which happens,
+in order, when the tensor is settled: at the next aggregation. Backward, the gradient of rows that others have read is
+complete only when theirs has come home; the product that takes it begins with the rows that nobody else read.
+
+Only code that knows of late tensors may be handed one, so layers say where that is so (`Layer.late_output`, `alone`).
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+_NAME, _ALONE = "_weft_late", "_weft_alone"
+
+
+class Late:
+    """What is still to be done for the rows from `ready` on."""
+
+    def __init__(self, ready: int, arrive: Callable[[], object]) -> None:
+        self.ready = ready
+        self._steps: list[Callable[[], object]] = [arrive]
+
+    def then(self, step: Callable[[], object]) -> None:
+        self._steps.append(step)
+
+    def settle(self) -> None:
+        steps, self._steps = self._steps, []
+        with torch.no_grad():
+            for step in steps:
+                step()
+
+    @property
+    def settled(self) -> bool:
+        return not self._steps
+
+
+def late(x: Tensor) -> Late | None:
+    """What is still to be done for this tensor, if anything is."""
+    found: Late | None = getattr(x, _NAME, None)
+    return None if found is None or found.settled else found
+
+
+def mark(x: Tensor, what: Late | None) -> Tensor:
+    if what is not None:
+        setattr(x, _NAME, what)
+    return x
+
+
+def settle(*tensors: Tensor) -> None:
+    for tensor in tensors:
+        found = late(tensor)
+        if found is not None:
+            found.settle()
+
+
+def alone(x: Tensor) -> Tensor:
+    """Promises that x, a product, goes into the next aggregation and nowhere else: its gradient may come late."""
+    setattr(x, _ALONE, True)
+    return x
+
+
+def is_alone(x: Tensor) -> bool:
+    return getattr(x, _ALONE, False)
+
+
+# -- backward --------------------------------------------------------------------------------------------------
+
+_gradients: dict[
+    int, tuple[slice, Callable[[], object]]
+] = {}  # by address: rows that are incomplete, and their arrival
+
+
+def expect(grad: Tensor, rows: slice, arrive: Callable[[], object]) -> None:
+    """Some rows of this gradient are incomplete until `arrive` was called, by whoever takes it."""
+    _gradients[grad.data_ptr()] = (rows, arrive)
+
+
+def rows_in_turn(grad: Tensor) -> Iterator[slice]:
+    """All rows of a gradient in slices; those that come late are waited for last."""
+    rows, arrive = _gradients.pop(grad.data_ptr(), (slice(0, 0), None))
+    if arrive is None:
+        yield slice(0, grad.shape[0])
+        return
+    for early in (slice(0, rows.start), slice(rows.stop, grad.shape[0])):
+        if early.stop > early.start:
+            yield early
+    arrive()
+    if rows.stop > rows.start:
+        yield rows
+
+
+def nothing_is_late() -> None:
+    """That every late gradient has been taken: else somebody has read rows that were not there."""
+    forgotten = len(_gradients)
+    _gradients.clear()
+    assert forgotten == 0, f"{forgotten} late gradients were read by code that does not wait for them"

@@ -1,0 +1,99 @@
+"""Quantised rows in plain torch: the same bytes as the native kernels write."""
+
+import torch
+from torch import Tensor
+
+from weft.kernels.reference import _GOLDEN, _LOW32, _shift, _signed, splitmix64
+
+HEADER_BYTES = 6
+SMALLEST_STEP = 2.0**-100
+
+
+def draws(ids: Tensor, width: int, key: int) -> Tensor:
+    """16 random bits for each (id, column), int64 [R, D]: halves of one hash for columns that lie 8 apart."""
+    row = splitmix64(ids * _signed(_GOLDEN) + _signed(key))
+    column = torch.arange(width, device=ids.device)
+    v = ((row & _LOW32)[:, None] + (column // 16 * 8 + column % 8) * 0x9E3779B9) & _LOW32
+    v = ((v ^ (v >> 16)) * 0x85EBCA6B) & _LOW32
+    v = ((v ^ (v >> 13)) * 0xC2B2AE35) & _LOW32
+    v = v ^ (v >> 16) ^ _shift(row, 32)[:, None]
+    return torch.where(column // 8 % 2 == 1, v >> 16, v & 0xFFFF)
+
+
+def steps(spans: Tensor, most: Tensor) -> Tensor:
+    """Step of each row as it travels: a bf16 that is not too small for its range, float32."""
+    up = ((spans / most).view(torch.int32) + 0xFFFF) & -0x10000
+    return torch.where(spans > 0, up.view(torch.float32).clamp(min=SMALLEST_STEP), 0.0)
+
+
+def pack(
+    x: Tensor,
+    index: Tensor | None,
+    bits: Tensor,
+    offsets: Tensor,
+    ids: Tensor,
+    key: int,
+    out: Tensor,
+    spans: Tensor | None,
+) -> int:
+    x = x if index is None else x[index]
+    lo, hi = x.amin(1), x.amax(1)
+    span = hi - lo
+    bad = ~torch.isfinite(x).all(1) | ~torch.isfinite(span)
+    if spans is not None:
+        spans.copy_(torch.where(bad, spans, span))
+    most = (1 << bits.long()) - 1
+    step = steps(span, most.float())
+    factor = torch.where(step > 0, 65536.0 / step, 0.0)
+    raised = ((x - lo[:, None]) * factor[:, None] + 0.5).to(torch.int64)
+    q = torch.minimum((raised + draws(ids, x.shape[1], key)) >> 16, most[:, None])
+    short_step = (step.view(torch.int32) >> 16).to(torch.int16)
+    header = torch.cat([t.contiguous().view(torch.uint8).view(len(t), -1) for t in (lo, short_step)], 1)
+    for b in (2, 4, 8):
+        rows = ((bits == b) & ~bad).nonzero().flatten()
+        if rows.numel():
+            data = torch.cat([header[rows], _fold(q[rows], b)], 1)
+            place = offsets[rows, None] + torch.arange(data.shape[1], device=x.device)
+            out[place.flatten()] = data.flatten()
+    return int(bad.nonzero()[0]) if bool(bad.any()) else -1
+
+
+def unpack(message: Tensor, bits: Tensor, offsets: Tensor, into: Tensor, index: Tensor | None, add: bool) -> Tensor:
+    width = into.shape[1]
+    rows_of = torch.arange(bits.numel(), device=into.device) if index is None else index
+    for b in (2, 4, 8):
+        rows = (bits == b).nonzero().flatten()
+        if not rows.numel():
+            continue
+        size = HEADER_BYTES + (width * b + 7) // 8
+        data = message[offsets[rows, None] + torch.arange(size, device=into.device)]
+        lo = data[:, :4].flatten().view(torch.float32)[:, None]
+        step = (data[:, 4:6].flatten().view(torch.int16).to(torch.int32) << 16).view(torch.float32)[:, None]
+        values = _unfold(data[:, HEADER_BYTES:], b, width).float() * step + lo
+        if add:
+            into[rows_of[rows]] += values
+        else:
+            into[rows_of[rows]] = values
+    return into
+
+
+def _columns(width: int, bits: int) -> tuple[Tensor, Tensor]:
+    """Byte and lowest bit of every column of a packed row."""
+    column = torch.arange(width)
+    tile = 64 // bits
+    full = width // tile * tile
+    inside, rest = column % tile, column - full
+    byte = torch.where(column < full, column // tile * 8 + inside % 8, full * bits // 8 + rest * bits // 8)
+    shift = torch.where(column < full, inside // 8 * bits, rest * bits % 8)
+    return byte, shift
+
+
+def _fold(q: Tensor, bits: int) -> Tensor:
+    byte, shift = (t.to(q.device) for t in _columns(q.shape[1], bits))
+    out = torch.zeros(q.shape[0], (q.shape[1] * bits + 7) // 8, dtype=torch.int64, device=q.device)
+    return out.index_add_(1, byte, q << shift).to(torch.uint8)
+
+
+def _unfold(data: Tensor, bits: int, width: int) -> Tensor:
+    byte, shift = (t.to(data.device) for t in _columns(width, bits))
+    return (data[:, byte].long() >> shift) & ((1 << bits) - 1)
