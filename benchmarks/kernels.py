@@ -1,6 +1,6 @@
 """Every kernel against the best peer, or beside the bytes that it must move.
 
-    python -m benchmarks.kernels [--quick] [--only spmm|order|rows|attention|elementwise] [--json FILE]
+    python -m benchmarks.kernels [--quick] [--only spmm|order|rows|attention|quantise|elementwise] [--json FILE]
 
 SpMM runs beside torch, DGL and SciPy on two graphs of ogbn-arxiv's size, one with communities and one without; every
 side returns a fresh output under the same allocator. The other kernels stand beside their byte limit: what they
@@ -136,11 +136,12 @@ def order(bench: Bench, width: int = 128) -> None:
     bench.bar("spmm after reordering", seconds["as given"] / seconds["in community order"], REORDER_BAR)
 
 
-def beside_limit(bench: Bench, case: str, call: Callable[[], object], num_bytes: float, copy_rate: float) -> None:
+def beside_limit(bench: Bench, case: str, call: Callable[[], object], num_bytes: float, copy_rate: float) -> float:
     """One kernel: its time, the bytes it must move, and what share of a plain copy's speed that is."""
     seconds = bench.measure({"ours": call})["ours"]
     rate = num_bytes / seconds / 1e9
     bench.row(case, {"ours": seconds}, megabytes=num_bytes / 1e6, gb_per_second=rate, share_of_copy=rate / copy_rate)
+    return rate / copy_rate
 
 
 def rows(bench: Bench, csr: CSR, copy_rate: float) -> None:
@@ -230,6 +231,37 @@ def attention(bench: Bench, csr: CSR, copy_rate: float) -> None:
     beside_limit(bench, "attention: head_dot", lambda: kernels.head_dot(values, att), z_bytes, copy_rate)
 
 
+def quantise(bench: Bench, copy_rate: float, num: int = 169_343, width: int = 256) -> None:
+    """Packing rows as integers, gathered through an index as an exchange does, and unpacking them."""
+    draw = torch.Generator().manual_seed(4)
+    x, out = torch.randn(num, width, generator=draw), torch.zeros(num, width)
+    index = torch.randperm(num, generator=draw)[: num // 2].sort().values  # the rows that others need, in order
+    for bits in (2, 4, 8):
+        for taken, how in ((None, "all rows"), (index, "half of them, gathered")):
+            rows = num if taken is None else taken.numel()
+            widths = torch.full((rows,), bits, dtype=torch.uint8)
+            offsets, size = kernels.packed_offsets(width, widths)
+            ids, message = torch.arange(rows), torch.empty(size, dtype=torch.uint8)
+            args = (widths, offsets)
+            moved = rows * (width * 4 + 17) + size
+
+            def pack(taken=taken, args=args, ids=ids, message=message) -> object:
+                return kernels.pack(x, taken, *args, ids, 7, message)
+
+            def unpack(taken=taken, args=args, message=message) -> object:
+                return kernels.unpack(message, *args, out, taken)
+
+            def unpack_add(taken=taken, args=args, message=message) -> object:
+                return kernels.unpack(message, *args, out, taken, add=True)
+
+            pack()
+            case = f"quantise: {bits} bits, {how}"
+            for name, call, more in (("pack", pack, 0), ("unpack", unpack, 0), ("unpack + add", unpack_add, 1)):
+                share = beside_limit(bench, f"{case}, {name}", call, moved + more * rows * width * 4, copy_rate)
+                if taken is None:  # rows that jump through memory reach what a plain gather does
+                    bench.bar(f"{case}, {name}: share of a copy's bandwidth", share, 0.7, unit="")
+
+
 def elementwise(bench: Bench, copy_rate: float, num: int = 169_343, width: int = 256) -> None:
     x, out = torch.randn(num, width), torch.empty(num, width)
     grad, ids, bias = torch.randn(num, width), torch.arange(num), torch.randn(width)
@@ -278,6 +310,8 @@ def main() -> int:
         rows(bench, community, copy_rate)
     if bench.wanted("attention"):
         attention(bench, community, copy_rate)
+    if bench.wanted("quantise"):
+        quantise(bench, copy_rate)
     if bench.wanted("elementwise"):
         elementwise(bench, copy_rate)
     return bench.finish()

@@ -175,8 +175,8 @@ void bind_elementwise(nb::module_ &module) {
         "dropout_rows",
         [](Pointer x, int dtype, int64_t rows, int64_t width, Pointer row_ids, double p, uint64_t key, Pointer out,
            int threads) {
-            kernels().elementwise({as<void>(x), dtype, rows, width, nullptr, as<const int64_t>(row_ids), p, key, false,
-                                   as<void>(out), threads});
+            kernels().elementwise({as<void>(x), dtype, rows, width, nullptr, as<const int64_t>(row_ids), p, key,
+                                   kLinear, nullptr, as<void>(out), threads});
         },
         unlocked);
     module.def(
@@ -184,7 +184,23 @@ void bind_elementwise(nb::module_ &module) {
         [](Pointer x, int dtype, int64_t rows, int64_t width, Pointer bias, Pointer row_ids, double p, uint64_t key,
            int threads) {
             kernels().elementwise({as<void>(x), dtype, rows, width, as<void>(bias), as<const int64_t>(row_ids), p, key,
-                                   true, as<void>(x), threads});
+                                   kRelu, nullptr, as<void>(x), threads});
+        },
+        unlocked);
+    module.def(
+        "bias_elu_dropout",
+        [](Pointer x, int dtype, int64_t rows, int64_t width, Pointer bias, Pointer row_ids, double p, uint64_t key,
+           Pointer out, int threads) {
+            kernels().elementwise({as<void>(x), dtype, rows, width, as<void>(bias), as<const int64_t>(row_ids), p, key,
+                                   kElu, nullptr, as<void>(out), threads});
+        },
+        unlocked);
+    module.def(
+        "elu_dropout_backward",
+        [](Pointer grad, Pointer result, int dtype, int64_t rows, int64_t width, Pointer row_ids, double p,
+           uint64_t key, Pointer into, int threads) {
+            kernels().elementwise({as<void>(grad), dtype, rows, width, nullptr, as<const int64_t>(row_ids), p, key,
+                                   kEluBackward, as<void>(result), as<void>(into), threads});
         },
         unlocked);
     module.def(

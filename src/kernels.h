@@ -153,6 +153,8 @@ struct ScatterArgs {
     int threads;
 };
 
+enum Activation { kLinear, kRelu, kElu, kEluBackward };
+
 struct ElementwiseArgs {
     const void *x;
     int dtype;
@@ -161,7 +163,8 @@ struct ElementwiseArgs {
     const int64_t *row_ids;  // may be null if p == 0
     double p;
     uint64_t key;
-    bool relu;
+    Activation activation;
+    const void *result;  // of the forward pass, for kEluBackward: x is then the gradient
     void *out;
     int threads;
 };

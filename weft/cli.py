@@ -202,11 +202,15 @@ def inspect(
     from weft.partition import read_partition
     from weft.prepare import folder_kind
     from weft.run import Run
-    from weft.show import graph_rows, partition_rows, print_rows, run_rows
+    from weft.show import graph_rows, partition_rows, print_rows, run_rows, width_rows
     from weft.train.runfolder import RunFolder
 
     if RunFolder(path).exists():
-        print_rows(path, run_rows(Run(Path(path)).summary))
+        run = Run(Path(path))
+        print_rows(path, run_rows(run.summary))
+        widths = width_rows(run.metrics)
+        if widths:
+            print_rows("how rows travelled", widths)
     elif folder_kind(path) == "partition":
         info = read_partition(path)
         print_rows(f"partition of {info.graph_name}", partition_rows(info))

@@ -81,6 +81,22 @@ def _relations(listed: Sequence[str]) -> str:
     return f"{len(listed)}: {', '.join(listed[:RELATIONS_SHOWN])}{more}"
 
 
+def width_rows(records: Sequence[dict[str, Any]]) -> Rows:
+    """With how many bits rows travelled, whenever that was chosen."""
+    rows: Rows = []
+    for record in records:
+        for layer, directions in sorted(record.get("widths", {}).items()):
+            for direction, counts in sorted(directions.items(), reverse=True):
+                total = sum(counts.values())
+                if total:
+                    mean = sum(int(bits) * count for bits, count in counts.items()) / total
+                    shares = ", ".join(f"{bits} bits {100 * count / total:.0f} %" for bits, count in counts.items())
+                    rows.append(
+                        (f"from epoch {record['epoch'] + 1}, {layer}, {direction}", f"{shares}; mean {mean:.1f}")
+                    )
+    return rows
+
+
 def run_rows(summary: dict[str, Any]) -> Rows:
     metric, wire, times = summary["metric"], summary["wire_bytes"], summary["epoch_seconds"]
     graph = summary["graph"]
@@ -95,6 +111,10 @@ def run_rows(summary: dict[str, Any]) -> Rows:
             rows.append((f"{split} {metric.replace('_', ' ')}", f"{100 * value:.2f} %"))
     rows.append(("best epoch", f"{summary['best_epoch']} of {summary['epochs']}"))
     rows.append(("epoch time", f"{times['median']:.3f} s median, {times['total']:.1f} s in all"))
+    assigning = summary.get("assign_seconds", 0.0)
+    if assigning:
+        share = 100 * assigning / max(times["total"], 1e-9)
+        rows.append(("choosing widths of rows", f"{assigning:.2f} s in all, {share:.1f} % of the epochs"))
     rows.append(("on the wire per epoch", size(wire["per_epoch"])))
     rows.append(("peak memory per worker", size(max(summary["peak_rss_bytes"]))))
     return rows

@@ -244,6 +244,7 @@ def _summary(worker: Worker, outcome: Outcome, seconds: float) -> dict[str, Any]
             "p90": times[min(len(times) - 1, int(0.9 * len(times)))],
             "total": sum(times),
         },
+        "assign_seconds": sum(record["phase_seconds"].get("assign", 0.0) for record in outcome.records),
         "total_seconds": seconds,
         "phase_seconds": phases,
         "wire_bytes": {

@@ -14,7 +14,14 @@ inline int threads_for(int64_t bytes, int threads) {
     return worth < threads ? static_cast<int>(worth) : threads;
 }
 
-template <class X, bool Bias, bool Relu, bool Dropout>
+// elu(v), NaN staying what it is.
+template <class S>
+WEFT_INLINE Vec<S> elu(Vec<S> v) {
+    const Vec<S> one = splat<S>(1);
+    return select<S>(v < 0, exp_negative(select<S>(v < 0, v, Vec<S>{})) - one, v);
+}
+
+template <class X, bool Bias, Activation A, bool Dropout>
 void rows(const ElementwiseArgs &a) {
     typedef Acc<X> S;
     typedef typename Lanes<S>::I I;
@@ -25,8 +32,9 @@ void rows(const ElementwiseArgs &a) {
     const X *x = static_cast<const X *>(a.x);
     X *out = static_cast<X *>(a.out);
     const S *bias = static_cast<const S *>(a.bias);
+    const X *result = static_cast<const X *>(a.result);
     const uint32_t threshold = drop_threshold(a.p);
-    const S scale = S(1.0 / (1.0 - a.p));
+    const S scale = S(1.0 / (1.0 - a.p)), kept = S(1.0 - a.p);
     H steps;
     for (int i = 0; i < N; i++) steps[i] = static_cast<uint32_t>(i) * 0x9E3779B9u;
 #pragma omp parallel for schedule(static) num_threads(threads_for(a.rows * width * sizeof(X), a.threads))
@@ -39,7 +47,12 @@ void rows(const ElementwiseArgs &a) {
         for (; c + N <= width; c += N) {
             Vec<S> v = load(from + c);
             if (Bias) v += load(bias + c);
-            if (Relu) v = select<S>(v < 0, Vec<S>{}, v);  // keeps NaN, so that it is noticed
+            if (A == kRelu) v = select<S>(v < 0, Vec<S>{}, v);  // keeps NaN, so that it is noticed
+            if (A == kElu) v = elu<S>(v);
+            if (A == kEluBackward) {
+                const Vec<S> y = load(result + row * width + c);
+                v = select<S>(y < 0, v * (y * kept + splat<S>(1)), v);
+            }
             if (Dropout) {
                 H bits = column_hash<H>(steps + (low + static_cast<uint32_t>(c) * 0x9E3779B9u), H{} + high);
                 I keep = __builtin_convertvector((HI)(bits >= threshold), I);
@@ -50,22 +63,39 @@ void rows(const ElementwiseArgs &a) {
         for (; c < width; c++) {
             S v = widen(from[c]);
             if (Bias) v += bias[c];
-            if (Relu && v < 0) v = 0;
+            if (A == kRelu && v < 0) v = 0;
+            if (A == kElu && v < 0) v = elu<S>(splat<S>(v))[0];
+            if (A == kEluBackward) {
+                const S y = widen(result[row * width + c]);
+                if (y < 0) v *= y * kept + 1;
+            }
             if (Dropout) v = keeps(hash, static_cast<uint32_t>(c), threshold) ? v * scale : S(0);
             narrow(v, to + c);
         }
     }
 }
 
+template <class X, Activation A>
+void rows_with(const ElementwiseArgs &a) {
+    const bool dropout = a.p > 0;
+    if (a.bias)
+        dropout ? rows<X, true, A, true>(a) : rows<X, true, A, false>(a);
+    else
+        dropout ? rows<X, false, A, true>(a) : rows<X, false, A, false>(a);
+}
+
 template <class X>
 void rows_of(const ElementwiseArgs &a) {
-    const bool dropout = a.p > 0;
-    if (!a.relu)
-        dropout ? rows<X, false, false, true>(a) : rows<X, false, false, false>(a);
-    else if (a.bias)
-        dropout ? rows<X, true, true, true>(a) : rows<X, true, true, false>(a);
-    else
-        dropout ? rows<X, false, true, true>(a) : rows<X, false, true, false>(a);
+    switch (a.activation) {
+        case kLinear:
+            return rows_with<X, kLinear>(a);
+        case kRelu:
+            return rows_with<X, kRelu>(a);
+        case kElu:
+            return rows_with<X, kElu>(a);
+        case kEluBackward:
+            return rows_with<X, kEluBackward>(a);
+    }
 }
 
 template <class X>

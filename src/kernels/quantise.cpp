@@ -1,8 +1,9 @@
 // Rows as small integers: gather, range, stochastic rounding and packing in one pass, and the way back.
 //
-// A row of a message is [lo: float32][step: bf16][ceil(width * bits / 8) bytes]. Eight columns at a time become one
-// byte lane each: byte j of a tile holds columns j, j + 8, ... of it, lowest bits first; what does not fill a tile
-// follows in the order of its columns. Bytes to move: width * 4 + the row of the message, per row.
+// A row of a message is [lo: float32][step: bf16][ceil(width * bits / 8) bytes]. Its columns come in tiles of eight
+// words: word j holds columns j, j + 8, ... of the tile, lowest bits first, so that packing is a shift and an or. What
+// does not fill a tile of 32-bit words goes into tiles of eight bytes, and what does not fill one of those follows in
+// the order of its columns. Bytes to move: width * 4 + the row of the message, per row.
 //
 // This file is compiled without contraction of products and sums, so that every instruction set, and plain torch,
 // give the same bytes.
@@ -19,6 +20,7 @@ typedef float F8 __attribute__((vector_size(32)));
 typedef float F8u __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t I8 __attribute__((vector_size(32)));
 typedef uint32_t U8 __attribute__((vector_size(32)));
+typedef uint32_t U8u __attribute__((vector_size(32), aligned(1), may_alias));
 typedef uint8_t B8 __attribute__((vector_size(8)));
 typedef uint8_t B8u __attribute__((vector_size(8), aligned(1), may_alias));
 
@@ -44,39 +46,55 @@ struct Range {
 };
 
 inline Range range_of(const float *x, int64_t width) {
-    float lo = x[0], hi = x[0], bad = 0;
+    float lo = x[0], hi = x[0];
+    bool nan = false;
     int64_t c = 0;
     if (width >= 8) {
-        F8 low = load8(x), high = low, zero = {};
-        for (; c + 8 <= width; c += 8) {
-            const F8 v = load8(x + c);
-            low = less8(v, low);
-            high = more8(v, high);
-            zero += v * 0.0f;  // NaN once something is not finite
+        F8 low = load8(x), high = low, low2 = low, high2 = low;
+        I8 bad = {};
+        for (; c + 16 <= width; c += 16) {
+            const F8 a = load8(x + c), b = load8(x + c + 8);
+            low = less8(a, low);
+            high = more8(a, high);
+            low2 = less8(b, low2);
+            high2 = more8(b, high2);
+            bad |= (a != a) | (b != b);
         }
+        for (; c + 8 <= width; c += 8) {
+            const F8 a = load8(x + c);
+            low = less8(a, low);
+            high = more8(a, high);
+            bad |= a != a;
+        }
+        low = less8(low, low2);
+        high = more8(high, high2);
         for (int i = 0; i < 8; i++) {
             lo = low[i] < lo ? low[i] : lo;
             hi = high[i] > hi ? high[i] : hi;
-            bad += zero[i];
+            nan |= bad[i] != 0;
         }
     }
     for (; c < width; c++) {
         lo = x[c] < lo ? x[c] : lo;
         hi = x[c] > hi ? x[c] : hi;
-        bad += x[c] * 0.0f;
+        nan |= x[c] != x[c];
     }
-    const float span = hi - lo;
-    return {lo, span, bad == 0.0f && span * 0.0f == 0.0f};
+    const float span = hi - lo;  // not finite where one of them is not
+    return {lo, span, !nan && span - span == 0.0f};
 }
 
 // 16 random bits for each of 16 columns come from 8 hashes: the lower halves, then the upper ones.
 struct Draws {
     uint32_t low, high;
-    explicit Draws(uint64_t hash) : low(static_cast<uint32_t>(hash)), high(static_cast<uint32_t>(hash >> 32)) {}
-    WEFT_INLINE U8 sixteen(int64_t column) const {
+    U8 at;  // what the next 8 hashes are of
+    explicit Draws(uint64_t hash) : low(static_cast<uint32_t>(hash)), high(static_cast<uint32_t>(hash >> 32)) {
         const U8 slots = {0, 1, 2, 3, 4, 5, 6, 7};
-        const U8 at = (slots + static_cast<uint32_t>(column / 2)) * 0x9E3779B9u + low;
-        return column_hash<U8>(at, U8{} + high);
+        at = slots * 0x9E3779B9u + low;
+    }
+    WEFT_INLINE U8 next_sixteen() {
+        const U8 bits = column_hash<U8>(at, U8{} + high);
+        at += 8 * 0x9E3779B9u;
+        return bits;
     }
     WEFT_INLINE uint32_t one(int64_t column) const {
         const uint32_t slot = static_cast<uint32_t>(column / 16 * 8 + column % 8);
@@ -93,8 +111,8 @@ struct Quantiser {
 
     WEFT_INLINE U8 eight(const float *x, U8 draw) const {
         const F8 steps = (load8(x) - lo) * factor + 0.5f;
-        const U8 q = ((U8) __builtin_convertvector(steps, I8) + draw) >> 16;
-        return q > kMost ? U8{} + kMost : q;
+        const I8 q = (I8)(((U8) __builtin_convertvector(steps, I8) + draw) >> 16), most = I8{} + kMost;
+        return (U8)(q < most ? q : most);
     }
     WEFT_INLINE uint32_t one(const float *x, int64_t column) const {
         const float steps = (x[column] - lo) * factor + 0.5f;
@@ -103,26 +121,39 @@ struct Quantiser {
     }
 };
 
+// Sixteen columns from x on as eight lanes of two integers each.
+template <int Bits>
+WEFT_INLINE U8 sixteen(Quantiser<Bits> &quantiser, const float *x) {
+    const U8 draws = quantiser.draws.next_sixteen();
+    return quantiser.eight(x, draws & 0xFFFFu) | quantiser.eight(x + 8, draws >> 16) << Bits;
+}
+
 template <int Bits>
 void pack_row(const float *x, int64_t width, uint64_t hash, const Range &range, uint8_t *out) {
-    constexpr int kVectors = 8 / Bits;  // of eight columns, in a tile of eight bytes
+    constexpr int kLong = 32 / Bits, kShort = 8 / Bits;  // vectors of eight columns in a tile of words, of bytes
     float step = round_up(range.span / ((1 << Bits) - 1));
     if (step < kSmallestStep) step = range.span > 0 ? kSmallestStep : 0.0f;
     memcpy(out, &range.lo, 4);
     memcpy(out + 4, reinterpret_cast<const char *>(&step) + 2, 2);
     out += kHeader;
-    const Quantiser<Bits> quantiser{range.lo, step > 0 ? 65536.0f / step : 0.0f, Draws(hash)};
+    Quantiser<Bits> quantiser{range.lo, step > 0 ? 65536.0f / step : 0.0f, Draws(hash)};
     int64_t c = 0;
-    U8 draws = {};
-    for (; c + 8 * kVectors <= width; c += 8 * kVectors) {
+    for (; c + 8 * kLong <= width; c += 8 * kLong) {
         U8 lanes = {};
-#pragma GCC unroll 4
-        for (int k = 0; k < kVectors; k++) {
-            const int64_t column = c + 8 * k;
-            const bool second = Bits == 8 ? column % 16 != 0 : k % 2 != 0;
-            if (!second) draws = quantiser.draws.sixteen(column);
-            const U8 draw = second ? draws >> 16 : draws & 0xFFFFu;
-            lanes |= quantiser.eight(x + column, draw) << (k * Bits);
+#pragma GCC unroll 2
+        for (int k = 0; k < kLong; k += 2) lanes |= sixteen(quantiser, x + c + 8 * k) << (k * Bits);
+        *reinterpret_cast<U8u *>(out) = lanes;
+        out += 32;
+    }
+    U8 draws = {};
+    for (; c + 8 * kShort <= width; c += 8 * kShort) {
+        U8 lanes = {};
+        if (Bits == 8) {
+            const bool first = c % 16 == 0;
+            if (first) draws = quantiser.draws.next_sixteen();
+            lanes = quantiser.eight(x + c, first ? draws & 0xFFFFu : draws >> 16);
+        } else {
+            for (int k = 0; k < kShort; k += 2) lanes |= sixteen(quantiser, x + c + 8 * k) << (k * Bits);
         }
         *reinterpret_cast<B8u *>(out) = __builtin_convertvector(lanes, B8);
         out += 8;
@@ -138,29 +169,36 @@ void pack_row(const float *x, int64_t width, uint64_t hash, const Range &range, 
     }
 }
 
+template <int Bits, int Count, bool Add>
+WEFT_INLINE void spread(U8 lanes, float lo, float step, float *into) {
+    constexpr uint32_t kMask = (1u << Bits) - 1;
+#pragma GCC unroll 16
+    for (int k = 0; k < Count; k++) {
+        F8 v = __builtin_convertvector((I8)((lanes >> (k * Bits)) & kMask), F8) * step + lo;
+        if (Add) v += load8(into + 8 * k);
+        *reinterpret_cast<F8u *>(into + 8 * k) = v;
+    }
+}
+
 template <int Bits, bool Add>
 void unpack_row(const uint8_t *in, int64_t width, float *into) {
-    constexpr int kVectors = 8 / Bits;
-    constexpr uint32_t kMask = (1u << Bits) - 1;
+    constexpr int kLong = 32 / Bits, kShort = 8 / Bits;
     float lo, step = 0;
     memcpy(&lo, in, 4);
     memcpy(reinterpret_cast<char *>(&step) + 2, in + 4, 2);
     in += kHeader;
     int64_t c = 0;
-    for (; c + 8 * kVectors <= width; c += 8 * kVectors) {
+    for (; c + 8 * kLong <= width; c += 8 * kLong) {
+        spread<Bits, kLong, Add>(*reinterpret_cast<const U8u *>(in), lo, step, into + c);
+        in += 32;
+    }
+    for (; c + 8 * kShort <= width; c += 8 * kShort) {
         const U8 lanes = __builtin_convertvector(*reinterpret_cast<const B8u *>(in), U8);
+        spread<Bits, kShort, Add>(lanes, lo, step, into + c);
         in += 8;
-#pragma GCC unroll 4
-        for (int k = 0; k < kVectors; k++) {
-            const I8 q = (I8)((lanes >> (k * Bits)) & kMask);
-            F8 v = __builtin_convertvector(q, F8) * step + lo;
-            float *to = into + c + 8 * k;
-            if (Add) v += load8(to);
-            *reinterpret_cast<F8u *>(to) = v;
-        }
     }
     for (int shift = 0; c < width; c++) {
-        const float v = static_cast<float>((*in >> shift) & kMask) * step + lo;
+        const float v = static_cast<float>((*in >> shift) & ((1u << Bits) - 1)) * step + lo;
         into[c] = Add ? into[c] + v : v;
         shift += Bits;
         if (shift == 8) {
@@ -179,6 +217,10 @@ template <bool Add>
 void unpack_rows(const UnpackArgs &a) {
 #pragma omp parallel for schedule(static) num_threads(threads_for(a.rows *a.width * 4, a.threads))
     for (int64_t k = 0; k < a.rows; k++) {
+        if (a.index && k + 4 < a.rows) {
+            const char *next = reinterpret_cast<const char *>(a.into + a.index[k + 4] * a.width);
+            for (int64_t at = 0; at < a.width * 4; at += 64) __builtin_prefetch(next + at, 1);
+        }
         const uint8_t *in = a.message + a.offsets[k];
         float *into = a.into + (a.index ? a.index[k] : k) * a.width;
         if (a.bits[k] == 8)

@@ -9,7 +9,7 @@ from torch import Tensor
 from weft import kernels
 from weft.kernels import reference_quantise as reference
 
-WIDTHS = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 64, 100, 128, 257]
+WIDTHS = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 64, 100, 128, 200, 257]
 
 
 def packed(x: Tensor, bits: Tensor, key: int = 7, ids: Tensor | None = None) -> tuple[Tensor, Tensor]:

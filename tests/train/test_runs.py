@@ -1,6 +1,7 @@
 """Whole runs: resumed = uninterrupted bit by bit, several workers = one, learned rows, early stopping."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from weft.config import make_config
 from weft.run import start
 from weft.train.checkpoint import generations
 from weft.train.console import Console
+from weft.train.report import report
 from weft.worker import EXIT_INTERRUPTED
 
 TINY = "synthetic:tiny"
@@ -94,6 +96,24 @@ def test_sigterm_ends_the_epoch_and_resume_gives_the_same_bits(tmp_path):
     assert done < 40, "the run was over before it was asked to stop: nothing was interrupted"
     resumed = train(tmp_path / "run", resume=True, epochs=40, **more)
     assert resumed.summary["weights_sha256"] == whole["weights_sha256"]
+
+
+def test_widths_of_rows_are_kept_and_shown(tmp_path):
+    """A run with adaptive widths resumes to the same bits; inspect and the report show what was chosen."""
+    more = {"workers": 2, "threads": 1, "strategy": "adaqp", "exchange": {"assign_cycle": 2}, "epochs": 7}
+    whole = train(tmp_path / "run", **more)
+    chosen = [record["epoch"] for record in whole.metrics if "widths" in record]
+    assert chosen == [1, 2, 4, 6] and whole.summary["assign_seconds"] > 0
+    older, newest = generations(tmp_path / "run" / "checkpoints")
+    assert (older.name, newest.name) == ("epoch-000006", "epoch-000007")
+    shutil.rmtree(newest)
+    resumed = train(tmp_path / "run", resume=True, **more)
+    assert resumed.summary["weights_sha256"] == whole.summary["weights_sha256"]
+    command = [sys.executable, "-m", "weft", "inspect", str(tmp_path / "run")]
+    shown = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": "160"}).stdout
+    assert "from epoch 3, layer 2, forward" in shown and "choosing widths of rows" in shown
+    page = report([tmp_path / "run"], tmp_path / "report.html").read_text()
+    assert "Rows by their bits, layer 2, backward" in page
 
 
 def test_relations_are_learned_from_by_several_workers(tmp_path):

@@ -100,23 +100,36 @@ def bias_elu_dropout(
     check_rows("x", x)
     check_probability(p)
     require(p == 0 or row_ids is not None, "dropout needs row_ids, the global ids of the rows")
+    if bias is not None:
+        check_shape("bias", bias, (x.shape[1],), accumulator_dtype(x.dtype))
+        bias = bias.contiguous()
     out = memory.empty_like(x) if out is None else out
-    for part in _parts(x):
-        if bias is None:
-            out[part] = x[part]
-        else:
-            torch.add(x[part], bias, out=out[part])
-        torch.nn.functional.elu_(out[part])
-    return out if p == 0 or row_ids is None else dropout_rows(out, row_ids, p, key, out=out)
+    check_state("out", out, tuple(x.shape), x.dtype)
+    native = native_for(x)
+    if native is None:
+        return reference.bias_elu_dropout(x, bias, row_ids, p, key, out)
+    x, row_ids = x.contiguous(), None if row_ids is None else row_ids.contiguous()
+    native.bias_elu_dropout(
+        pointer(x), code(x), x.shape[0], x.shape[1], pointer(bias), pointer(row_ids), p, key & _UINT64, pointer(out),
+        threads(),
+    )  # fmt: skip
+    return out
 
 
 def elu_dropout_backward(grad: Tensor, out: Tensor, row_ids: Tensor | None, p: float, key: int) -> Tensor:
     """grad times dropout times elu's slope, which is 1 above 0 and the value plus 1 below."""
+    check_rows("grad", grad)
     check_shape("out", out, tuple(grad.shape), grad.dtype)
-    dropped = p > 0 and row_ids is not None
-    into = dropout_rows(grad, row_ids, p, key) if dropped else memory.empty_like(grad).copy_(grad)  # type: ignore[arg-type]
-    for part in _parts(grad):
-        into[part].mul_(out[part].clamp(max=0).mul_(1 - p).add_(1))
+    require(p == 0 or row_ids is not None, "dropout needs row_ids, the global ids of the rows")
+    native = native_for(grad)
+    if native is None:
+        return reference.elu_dropout_backward(grad, out, row_ids, p, key)
+    grad, out, row_ids = grad.contiguous(), out.contiguous(), None if row_ids is None else row_ids.contiguous()
+    into = memory.empty_like(grad)
+    native.elu_dropout_backward(
+        pointer(grad), pointer(out), code(grad), grad.shape[0], grad.shape[1], pointer(row_ids), p, key & _UINT64,
+        pointer(into), threads(),
+    )  # fmt: skip
     return into
 
 

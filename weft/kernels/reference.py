@@ -180,6 +180,23 @@ def bias_relu_dropout_(x: Tensor, bias: Tensor | None, row_ids: Tensor | None, p
     return x.copy_(y)
 
 
+def bias_elu_dropout(x: Tensor, bias: Tensor | None, row_ids: Tensor | None, p: float, key: int, out: Tensor) -> Tensor:
+    y = x.to(accumulator_dtype(x.dtype))
+    y = torch.nn.functional.elu(y if bias is None else y + bias)
+    if p > 0:
+        assert row_ids is not None
+        y = torch.where(keep_rows(row_ids, x.shape[1], p, key), y * (1.0 / (1.0 - p)), 0.0)
+    return out.copy_(y)
+
+
+def elu_dropout_backward(grad: Tensor, out: Tensor, row_ids: Tensor | None, p: float, key: int) -> Tensor:
+    into = grad.clone()
+    if p > 0:
+        assert row_ids is not None
+        into = dropout_rows(grad, row_ids, p, key)
+    return into.mul_(out.clamp(max=0).mul_(1 - p).add_(1))
+
+
 def relu_dropout_backward(grad: Tensor, out: Tensor, p: float, into: Tensor | None = None) -> Tensor:
     scaled = grad.to(accumulator_dtype(grad.dtype)) * (1.0 / (1.0 - p))
     result = torch.where(out > 0, scaled, 0.0).to(grad.dtype)

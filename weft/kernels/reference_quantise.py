@@ -78,13 +78,21 @@ def unpack(message: Tensor, bits: Tensor, offsets: Tensor, into: Tensor, index: 
 
 
 def _columns(width: int, bits: int) -> tuple[Tensor, Tensor]:
-    """Byte and lowest bit of every column of a packed row."""
-    column = torch.arange(width)
-    tile = 64 // bits
-    full = width // tile * tile
-    inside, rest = column % tile, column - full
-    byte = torch.where(column < full, column // tile * 8 + inside % 8, full * bits // 8 + rest * bits // 8)
-    shift = torch.where(column < full, inside // 8 * bits, rest * bits % 8)
+    """Byte and lowest bit of every column of a packed row: tiles of eight words, then of eight bytes, then the rest."""
+    byte, shift = torch.empty(width, dtype=torch.int64), torch.empty(width, dtype=torch.int64)
+    start = first_byte = 0
+    for word_bytes in (4, 1):
+        tile = 8 * word_bytes * 8 // bits
+        stop = start + (width - start) // tile * tile
+        inside = torch.arange(stop - start) % tile
+        bit = inside // 8 * bits  # in its word
+        number = torch.arange(stop - start) // tile
+        byte[start:stop] = first_byte + number * 8 * word_bytes + inside % 8 * word_bytes + bit // 8
+        shift[start:stop] = bit % 8
+        first_byte += (stop - start) * bits // 8
+        start = stop
+    rest = torch.arange(width - start) * bits
+    byte[start:], shift[start:] = first_byte + rest // 8, rest % 8
     return byte, shift
 
 

@@ -119,6 +119,21 @@ class RunData:
     def bytes_by_epoch(self) -> list[tuple[int, dict[str, float]]]:
         return [(r["epoch"], _numbers(r["wire_bytes"])) for r in self.records if "wire_bytes" in r]
 
+    def widths(self) -> list[tuple[int, dict[tuple[str, str], dict[str, float]]]]:
+        """(epoch, rows by bits for each layer and direction), whenever widths of rows were chosen."""
+        return [
+            (
+                record["epoch"],
+                {
+                    (layer, direction): _numbers(counts)
+                    for layer, directions in sorted(_mapping(record["widths"]).items())
+                    for direction, counts in sorted(_mapping(directions).items(), reverse=True)
+                },
+            )
+            for record in self.records
+            if "widths" in record
+        ]
+
     def bytes_per_epoch(self) -> dict[str, float]:
         """Payload bytes of an epoch over the whole system by class: medians, so what is sent once is not in them."""
         epochs = [classes for _, classes in self.bytes_by_epoch()] or [_numbers(self.summary.get("wire_bytes"))]

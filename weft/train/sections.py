@@ -200,6 +200,7 @@ def traffic(runs: Sequence[RunData]) -> str:
         bars = [Bar(run.name, pieces[i], i, swatch=color(i)) for i, run, _ in counted]
         per_epoch = stacked_rows(bars, title, format_bytes, _traffic_text(counted))
     areas = [_bytes_over_time(i, run, runs) for i, run, _ in counted if _bytes_vary(run)]
+    areas += [figure for i, run, _ in counted for figure in _widths(i, run, runs)]
     lead = "Payload bytes sent by all workers together, counted exactly at the communicator; medians over the epochs."
     return section("Traffic", lead, in_grid(per_epoch, *areas))
 
@@ -241,6 +242,39 @@ def _bytes_over_time(index: int, run: RunData, runs: Sequence[RunData]) -> str:
     title = "Bytes over the epochs" + (f", {run.name}" if len(runs) > 1 else "")
     epochs = [float(epoch) for epoch, _ in run.bytes_by_epoch()]
     return stacked_areas(epochs, series, title, format_bytes, tag(index, runs))
+
+
+def _widths(index: int, run: RunData, runs: Sequence[RunData]) -> list[str]:
+    """With how many bits rows travelled, for each layer and direction, whenever that was chosen."""
+    chosen = run.widths()
+    figures = []
+    for place in dict.fromkeys(place for _, places in chosen for place in places):
+        layer, direction = place
+        bars = [
+            Bar(f"from epoch {epoch + 1}", _bit_pieces(places[place]), tag(index, runs), mean_bits(places[place]))
+            for epoch, places in _some(chosen)
+            if place in places
+        ]
+        whose = f", {run.name}" if len(runs) > 1 else ""
+        figures.append(stacked_rows(bars, f"Rows by their bits, {layer}, {direction}{whose}", format_number))
+    return figures
+
+
+def _bit_pieces(counts: Mapping[str, float]) -> list[tuple[str, float, str]]:
+    shades = {"2": "w2", "4": "w1", "8": "w0"}
+    return [(f"{bits} bits", counts.get(bits, 0.0), shade) for bits, shade in shades.items()]
+
+
+def mean_bits(counts: Mapping[str, float]) -> str:
+    rows = sum(counts.values())
+    return f"{sum(int(bits) * count for bits, count in counts.items()) / rows:.1f} bits" if rows else "no rows"
+
+
+def _some(chosen: Sequence[Any], most: int = 8) -> list[Any]:
+    """The first and the last, and others evenly between."""
+    if len(chosen) <= most:
+        return list(chosen)
+    return [chosen[round(k * (len(chosen) - 1) / (most - 1))] for k in range(most)]
 
 
 # How much memory, and how was the graph cut?

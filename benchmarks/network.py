@@ -1,0 +1,205 @@
+"""An epoch over slow links: raw, bf16 and quantised rows, each with and without overlap, beside what is possible.
+
+    python -m benchmarks.network [--quick] [--only gcn] [--json FILE] [--plot FILE.png]
+
+4 workers of one thread in 4 network namespaces on a switch (root and iproute2 needed), every link shaped with `tc tbf`
+to a stated bandwidth in both directions; `synthetic:arxiv` in 4 parts, 3 layers of 256 (`--quick`: a tenth of it). All
+forms of rows run in the same processes, one after another; an epoch is forward, backward, gradient all-reduce and step.
+"no overlap" exchanges the whole halo and then aggregates; "overlap" is the schedule `overlapped`.
+
+The limit of a case is max(compute, bytes / bandwidth): compute is the processor time of all workers in the epoch,
+divided by the cores that they share; bytes are those of the busiest worker, in its busier direction. A point counts as
+communication-bound where raw rows travel for at least three times as long as is computed; elsewhere no form of rows
+could make an epoch 3.01 times as fast.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.harness import Bench, parse
+from benchmarks.hosts import Hosts, ask, hosts_on_a_switch, why_not
+from weft.aggregate import GraphView, Schedule, format_named, order_for_overlap
+from weft.aggregate.late import nothing_is_late
+from weft.aggregate.wire import Adaptive
+from weft.comm import Communicator, all_reduce_gradients, open_communicator
+from weft.layers import ModelConfig, build_model
+from weft.partition import load_shard
+from weft.prepare import partition
+from weft.train.loss import GlobalLoss
+
+WORKERS, CORES = 4, 2
+MODELS = {"gcn": {"name": "gcn", "layers": 3, "hidden": 256}, "sage": {"name": "sage", "layers": 3, "hidden": 256}}
+CODECS = ("raw", "bf16", "int8", "int4", "adaptive")
+BANDWIDTHS = (30.0, 100.0, 300.0, 1000.0, None)  # Mb/s
+SPEED_BAR, LIMIT_BAR, BOUND = 3.01, 1.3, 3.0
+ASSIGNED_EPOCHS = 50  # that one choice of widths serves: its seconds are shared out over them
+
+
+# -- one worker ------------------------------------------------------------------------------------------------
+
+
+def serve(parts: Path) -> None:
+    """Reads {"model", "codec", "overlap", "epochs"} line by line, and answers with what every epoch took."""
+    torch.set_num_threads(1)
+    comm = open_communicator(600.0)
+    shard = order_for_overlap(load_shard(parts, comm.worker, comm.num_workers), comm)
+    for line in sys.stdin:
+        print(json.dumps(measure_epochs(comm, shard, **json.loads(line))), flush=True)
+
+
+def measure_epochs(
+    comm: Communicator, shard: Any, model: dict[str, Any], codec: str, overlap: bool, epochs: int
+) -> dict[str, Any]:
+    schedule = Schedule(prefetch=1 if overlap else 0, overlap=overlap)
+    view = GraphView(shard, comm, format_named(codec), schedule)
+    torch.manual_seed(0)
+    module = build_model(ModelConfig(**model), shard.x.shape[1], shard.num_classes)
+    optimiser = torch.optim.Adam(module.parameters(), lr=0.01)
+    loss_of = GlobalLoss(shard.y, shard.train_mask.nonzero().squeeze(1), shard.num_classes, "none", comm)
+    view.hold_constant(shard.x)
+    seconds, processor, sent, assigning = [], [], [], 0.0
+    for epoch in range(1, epochs + 2):
+        comm.barrier("epoch")
+        started, used, before = time.perf_counter(), time.process_time(), dict(comm.sent)
+        optimiser.zero_grad()
+        view.noise.begin(epoch)
+        loss_of(module(view, shard.x)).backward()
+        nothing_is_late()
+        all_reduce_gradients(comm, list(module.parameters()))
+        optimiser.step()
+        comm.barrier("end of epoch")
+        seconds.append(time.perf_counter() - started)
+        processor.append(time.process_time() - used)
+        sent.append(sum(comm.sent[kind] - before[kind] for kind in ("hidden_forward", "hidden_backward")))
+        if isinstance(view.format, Adaptive):
+            assigning += view.format.end_epoch(epoch, comm) or 0.0
+    bits = {}
+    if isinstance(view.format, Adaptive):
+        for directions in view.format.histogram().values():
+            for counts in directions.values():
+                for width, count in counts.items():
+                    bits[width] = bits.get(width, 0) + count
+    # The first epoch also aggregates the constant input, and finds widths.
+    return {
+        "seconds": statistics.median(seconds[1:]),
+        "processor": statistics.median(processor[1:]),
+        "bytes": sent[-1],
+        "assign_seconds": assigning,
+        "bits": bits,
+    }
+
+
+# -- all of them -----------------------------------------------------------------------------------------------
+
+
+def sweep(bench: Bench, hosts: Hosts, workers: list[Any], name: str, bandwidths: tuple[float | None, ...]) -> None:
+    for megabits in bandwidths:
+        hosts.shape(megabits)
+        where = f"{name}, unshaped" if megabits is None else f"{name}, {megabits:g} Mb/s"
+        found: dict[tuple[str, bool], dict[str, float]] = {}
+        for codec in CODECS:
+            for overlap in (False, True):
+                epochs = 2 if megabits is not None and megabits < 300 and codec in ("raw", "bf16") else 4
+                question = {"model": MODELS[name], "codec": codec, "overlap": overlap, "epochs": epochs}
+                answers = ask(workers, question)
+                rate = None if megabits is None else megabits * 1e6 / 8
+                compute = sum(answer["processor"] for answer in answers) / CORES
+                travel = 0.0 if rate is None else max(answer["bytes"] for answer in answers) / rate
+                result = {
+                    "seconds": statistics.median(answer["seconds"] for answer in answers),
+                    "compute": compute,
+                    "travel": travel,
+                    "limit": max(compute, travel),
+                    "megabytes": sum(answer["bytes"] for answer in answers) / 1e6,
+                    "assign_seconds": max(answer["assign_seconds"] for answer in answers),
+                }
+                found[codec, overlap] = result
+                case = f"{where}, {codec}{' + overlap' if overlap else ''}"
+                bench.rows.append({"case": case, "megabits": megabits, "codec": codec, "overlap": overlap, **result})
+                counts: dict[str, int] = {}
+                for answer in answers:
+                    for bits, count in answer["bits"].items():
+                        counts[bits] = counts.get(bits, 0) + count
+                widths = f"   rows by bits {counts}" if counts else ""
+                print(
+                    f"{case:<42} {result['seconds']:8.3f} s   limit {result['limit']:7.3f} s (compute {compute:6.3f}, "
+                    f"travel {travel:7.3f})   {result['megabytes']:7.1f} MB{widths}",
+                    flush=True,
+                )
+        plain, best = found["raw", False], found["adaptive", True]
+        if plain["travel"] >= BOUND * plain["compute"]:
+            bench.bar(f"{where}: adaptive + overlap against raw", plain["seconds"] / best["seconds"], SPEED_BAR)
+            bench.bar(
+                f"{where}: adaptive + overlap against its limit",
+                best["seconds"] / best["limit"],
+                LIMIT_BAR,
+                at_least=False,
+            )
+        share = best["assign_seconds"] / 2 / (ASSIGNED_EPOCHS * best["seconds"])
+        bench.bar(f"{where}: per cent of the time spent choosing widths", 100 * share, 1.0, unit="", at_least=False)
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(row["case"].split(",")[0] for row in rows))
+    figure, axes = pyplot.subplots(1, len(names), figsize=(6 * len(names), 4.5), sharey=True, squeeze=False)
+    for axis, name in zip(axes[0], names, strict=True):
+        shaped = [row for row in rows if row["case"].startswith(name) and row["megabits"] is not None]
+        for color, codec in enumerate(CODECS):
+            for overlap, style in ((False, "o--"), (True, "o-")):
+                points = [
+                    (r["megabits"], r["seconds"]) for r in shaped if (r["codec"], r["overlap"]) == (codec, overlap)
+                ]
+                label = f"{codec} + overlap" if overlap else codec
+                axis.loglog(*zip(*points, strict=True), style, color=f"C{color}", label=label, markersize=4)
+        limits = [(r["megabits"], r["limit"]) for r in shaped if (r["codec"], r["overlap"]) == ("adaptive", True)]
+        axis.loglog(*zip(*limits, strict=True), ":", color="black", label="limit of adaptive")
+        axis.set(title=name.upper(), xlabel="bandwidth of every link, Mb/s", xticks=[m for m, _ in limits])
+        axis.xaxis.set_major_formatter("{x:.0f}")
+        axis.xaxis.set_minor_formatter("")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.grid(alpha=0.3, which="both")
+    axes[0][0].set_ylabel("seconds an epoch")
+    axes[0][-1].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    print(f"plot: {path}")
+
+
+def main() -> int:
+    if len(sys.argv) == 3 and sys.argv[1] == "--serve":
+        serve(Path(sys.argv[2]))
+        return 0
+    bench = Bench("network", parse(__doc__, plots=True))
+    reason = why_not()
+    if reason is not None:
+        bench.note(reason)
+        return 1
+    quick = bench.options.quick
+    with tempfile.TemporaryDirectory() as folder, hosts_on_a_switch(WORKERS) as hosts:
+        parts = Path(folder) / "parts"
+        partition("synthetic:arxiv?nodes=16934" if quick else "synthetic:arxiv", WORKERS, parts)
+        command = [sys.executable, "-m", "benchmarks.network", "--serve", str(parts)]
+        workers = [hosts.start(host, command, dict(os.environ)) for host in range(WORKERS)]
+        for name in MODELS:
+            if bench.wanted(name) and not (quick and name == "sage"):
+                sweep(bench, hosts, workers, name, (100.0, None) if quick else BANDWIDTHS)
+    if bench.options.plot is not None:
+        draw(bench.rows, bench.options.plot)
+    return bench.finish()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
