@@ -4,8 +4,8 @@
 
 GCN and SAGE on real graphs (FOLDER holds them as NAME.npz) and on `synthetic:arxiv`, 4 workers of one thread on this
 machine, five seeds: test accuracy of the epoch that validation chose, with raw rows, with the adaptive codec of the
-preset `adaqp`, and with 2 bits for every row. The bar: adaptive within 0.30 points of raw, for GCN and SAGE, in the mean
-over the seeds. The plot shows the squared norm of the gradient on cora, averaged over the epochs so far. All runs take
+preset `adaqp`, and with 2 bits for every row. The bar: adaptive within 0.30 points of raw in the mean over the seeds.
+The plot shows the squared norm of the gradient on cora, averaged over the epochs so far. All runs take
 place in the same four processes. `--quick`: one seed on cora.
 """
 

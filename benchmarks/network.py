@@ -8,8 +8,8 @@ forms of rows run in the same processes, one after another; an epoch is forward,
 "no overlap" exchanges the whole halo and then aggregates; "overlap" is the schedule `overlapped`.
 
 The limit of a case is max(compute, bytes / bandwidth): compute is the processor time of all workers in the epoch,
-divided by the cores that they share; bytes are those of the busiest worker, in its busier direction. A point counts as
-communication-bound where raw rows travel for at least three times as long as is computed; elsewhere no form of rows
+divided by the cores that they share; bytes are those that the busiest worker sends, rows and gradients. A point counts
+as communication-bound where raw rows travel for at least three times as long as is computed; elsewhere no form of rows
 could make an epoch 3.01 times as fast.
 """
 
@@ -78,11 +78,14 @@ def measure_epochs(
         comm.barrier("end of epoch")
         seconds.append(time.perf_counter() - started)
         processor.append(time.process_time() - used)
-        sent.append(sum(comm.sent[kind] - before[kind] for kind in ("hidden_forward", "hidden_backward")))
+        rows = sum(comm.sent[kind] - before[kind] for kind in ("hidden_forward", "hidden_backward"))
+        gradients = comm.sent["gradients"] - before["gradients"]
+        sent.append(rows + gradients * 2 * (WORKERS - 1) / WORKERS)  # what any all-reduce sends at least
         if isinstance(view.format, Adaptive):
-            assigning += view.format.end_epoch(epoch, comm) or 0.0
-    bits = {}
+            view.format.end_epoch(epoch, comm)
+    bits: dict[int, int] = {}
     if isinstance(view.format, Adaptive):
+        assigning = view.format.end_epoch(view.format.cycle, comm) or 0.0  # once more, the channels being known
         for directions in view.format.histogram().values():
             for counts in directions.values():
                 for width, count in counts.items():
@@ -143,7 +146,7 @@ def sweep(bench: Bench, hosts: Hosts, workers: list[Any], name: str, bandwidths:
                 LIMIT_BAR,
                 at_least=False,
             )
-        share = best["assign_seconds"] / 2 / (ASSIGNED_EPOCHS * best["seconds"])
+        share = best["assign_seconds"] / (ASSIGNED_EPOCHS * best["seconds"])
         bench.bar(f"{where}: per cent of the time spent choosing widths", 100 * share, 1.0, unit="", at_least=False)
 
 

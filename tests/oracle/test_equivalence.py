@@ -64,7 +64,9 @@ def test_denser_graph(num_workers, dtype, schedule):
     check(graph, owner.int(), num_workers, dtype, schedule=schedule)
 
 
-def stack_step(comm, shards, model, schedule, codec="raw", ordered=False, dtype=torch.float64, epochs=1):
+def stack_step(
+    comm, shards, model, schedule, codec="raw", ordered=False, dtype=torch.float64, epochs=1, constant=False
+):
     """Outputs and all gradients of a whole model, for this worker's rows; sizes of what is ready and what is read."""
     shard = shards[comm.worker]
     if ordered:
@@ -74,7 +76,9 @@ def stack_step(comm, shards, model, schedule, codec="raw", ordered=False, dtype=
     module = build_model(ModelConfig(**model), 6, 4).to(dtype)
     rows = torch.randn(shard.num_global_nodes, 6, generator=torch.Generator().manual_seed(1)).to(dtype)
     probe = torch.randn(shard.num_global_nodes, 4, generator=torch.Generator().manual_seed(2)).to(dtype)
-    x = rows[view.global_ids].requires_grad_()
+    x = rows[view.global_ids].requires_grad_(not constant)
+    if constant:
+        view.hold_constant(x)
     for epoch in range(1, epochs + 1):
         view.noise.begin(epoch)
         out = module(view, x)
@@ -84,7 +88,7 @@ def stack_step(comm, shards, model, schedule, codec="raw", ordered=False, dtype=
         nothing_is_late()
     all_reduce_gradients(comm, module.parameters())
     grads = {f"d {name}": p.grad for name, p in module.named_parameters()}
-    found = {"out": out.detach(), "d x": x.grad, **grads}
+    found = {"out": out.detach(), **grads} if constant else {"out": out.detach(), "d x": x.grad, **grads}
     return view.global_ids, {"model": found}, view.topology.ready_rows, view.topology.read_rows
 
 
@@ -116,12 +120,14 @@ def test_products_of_rows_that_are_there_while_others_travel(num_workers, direct
     edges = edges if directed else torch.cat([edges, edges.flip(1)])
     graph = graph_of(60, [tuple(edge) for edge in edges.tolist()], weighted=False)
     shards = make_shards(graph, (torch.arange(60) * num_workers // 60).int(), num_workers)
-    plain = run_workers(stack_step, num_workers, shards, model, MATERIALISED)
-    late = run_workers(stack_step, num_workers, shards, model, OVERLAPPED, "raw", True)
-    assert any(0 < ready < len(ids) for ids, _, ready, _ in late), "nobody had rows to work on meanwhile"
-    assert any(read.stop - read.start < len(ids) for ids, _, _, read in late)
-    wanted = assemble([answer[:2] for answer in plain], "model", 60)
-    assert_same(assemble([answer[:2] for answer in late], "model", 60), wanted, "model", torch.float64)
+    for constant in (False, True):
+        how = (torch.float64, 2, constant)
+        plain = run_workers(stack_step, num_workers, shards, model, MATERIALISED, "raw", False, *how)
+        late = run_workers(stack_step, num_workers, shards, model, OVERLAPPED, "raw", True, *how)
+        assert any(0 < ready < len(ids) for ids, _, ready, _ in late), "nobody had rows to work on meanwhile"
+        assert any(read.stop - read.start < len(ids) for ids, _, _, read in late)
+        wanted = assemble([answer[:2] for answer in plain], "model", 60)
+        assert_same(assemble([answer[:2] for answer in late], "model", 60), wanted, "model", torch.float64)
 
 
 @every_schedule

@@ -16,9 +16,7 @@ def _in_turn(coming: Late | None, work: Callable[[slice], object]) -> None:
     if coming is None:
         work(slice(None))
         return
-    ready = coming.ready
-    work(slice(0, ready))
-    coming.then(lambda: work(slice(ready, None)))
+    coming.work(work)
 
 
 class Dropout(torch.autograd.Function):

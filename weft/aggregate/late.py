@@ -1,9 +1,11 @@
-"""Rows that arrive late: work on the others goes on meanwhile, forward and backward.
+"""Rows that come later: work on the others goes on meanwhile, forward and backward.
 
 Forward, an aggregate's first rows, those without remote in-edges, are final before anything has arrived. A late tensor
-says so; products and activations that are handed one do their work on those rows and put off the rest, which happens,
-in order, when the tensor is settled: at the next aggregation. Backward, the gradient of rows that others have read is
-complete only when theirs has come home; the product that takes it begins with the rows that nobody else read.
+says so; products and activations that are handed one do their work on the rows that are ready and put off the rest,
+which happens, in order, when the tensor is settled: at the next aggregation. Where nothing has to arrive, rows that
+others wait for are the ones that are ready, and the rest is done once these are on their way. Backward, the gradient of
+rows that others have read is complete only when theirs has come home; the product that takes it begins with the rows
+that nobody else read.
 
 Only code that knows of late tensors may be handed one, so layers say where that is so (`Layer.late_output`, `alone`).
 """
@@ -17,24 +19,34 @@ _NAME, _ALONE = "_weft_late", "_weft_alone"
 
 
 class Late:
-    """What is still to be done for the rows from `ready` on."""
+    """What is still to be done for the rows, of `num_rows`, that are not in the span `ready`."""
 
-    def __init__(self, ready: int, arrive: Callable[[], object]) -> None:
+    def __init__(self, ready: slice, num_rows: int, arrive: Callable[[], object] | None = None) -> None:
         self.ready = ready
-        self._steps: list[Callable[[], object]] = [arrive]
+        self.rest = tuple(
+            span for span in (slice(0, ready.start), slice(ready.stop, num_rows)) if span.stop > span.start
+        )
+        self.arrives = arrive is not None  # else the rest is merely put off
+        self._steps: list[Callable[[], object]] = [] if arrive is None else [arrive]
+        self._done = False
+
+    def work(self, on: Callable[[slice], object]) -> None:
+        """On the rows that are ready now, on the others when they are."""
+        on(self.ready)
+        self.then(lambda: [on(rows) for rows in self.rest])
 
     def then(self, step: Callable[[], object]) -> None:
         self._steps.append(step)
 
     def settle(self) -> None:
-        steps, self._steps = self._steps, []
+        steps, self._steps, self._done = self._steps, [], True
         with torch.no_grad():
             for step in steps:
                 step()
 
     @property
     def settled(self) -> bool:
-        return not self._steps
+        return self._done
 
 
 def late(x: Tensor) -> Late | None:

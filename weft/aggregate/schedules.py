@@ -5,7 +5,7 @@ nobody is further ahead of its peers than the rounds in flight.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -34,12 +34,18 @@ def forward(
     dst: Tensors,
     src: Tensors,
     ready: int | None = None,
+    put_off: Callable[[], None] | None = None,
 ) -> Aggregate:
-    """The aggregate; with `ready`, the others are put off once so many first rows are final."""
+    """The aggregate; with `ready`, the others are put off once so many first rows are final.
+
+    `put_off` is what must happen to `dst` and `src` before they are read, but for the rows of `src` that are sent.
+    """
     schedule = topology.schedule
     keeps = reducer.reads_sources and schedule.keep != "nothing"
     fetched = _Fetcher(topology, wire, src, keep_packed=keeps and schedule.keep == "packed")
     fetched.start(schedule.prefetch)
+    if put_off is not None:
+        put_off()
     state = reducer.start(dst, src, edges.num_rows)
     for block, span in zip(edges.own, topology.spans, strict=True):
         reducer.absorb(state, block, _sides(topology, topology.ids[span]), dst, _cut(src, span))
@@ -59,7 +65,7 @@ def forward(
         out, remembered = reducer.finish(state)
         return Aggregate(out, remembered, kept)
     out, remembered = reducer.finish(state, slice(0, ready))
-    late = Late(ready, arrive)
+    late = Late(slice(0, ready), edges.num_rows, arrive)
     late.then(lambda: reducer.finish(state, slice(ready, edges.num_rows)))
     return Aggregate(out, remembered, kept, late)
 

@@ -38,6 +38,7 @@ class Pass:
     layer: str | None = None  # which one is at work, as people call it
     arriving: Late | None = None  # of the aggregation that is being made
     latest: Late | None = None  # of the last one
+    put_off: Late | None = None  # what is done once the rows that are sent are on their way
     may_be_late: bool = False  # what comes out of the next aggregation may be a late tensor
     noise: Noise = field(default_factory=lambda: Noise(seed=0))
     tape: Tape | None = None
@@ -181,7 +182,7 @@ class GraphView:
         one aggregate for each of the graph's R relations, side by side: [N, R*D].
         """
         if self.constant is not None and x is self.constant and into is None and not isinstance(weight, Tensor):
-            return self._aggregate_once(x, reduce, weight, by)
+            return self._readers_first(self._aggregate_once(x, reduce, weight, by))
         if reduce not in ("sum", "mean", "max"):
             raise UserError(f"aggregate(reduce={reduce!r}) is not known: choose sum, mean or max")
         edges = self.topology.edges(reduce, weight, x.dtype, by)
@@ -295,10 +296,17 @@ class GraphView:
                 self._cached[name] = whole._aggregate_once(whole.constant, reduce, weight, by)[: self.num_out]
                 return self._cached[name]
             self.constant, self._forward_kind = None, "features"
-            with torch.no_grad(), self.taped(None):
+            with torch.no_grad(), self.taped(None), self.late_results(False):
                 self._cached[name] = self.aggregate(x, reduce, weight, by=by)
             self.constant, self._forward_kind = x, "hidden_forward"
         return self._cached[name]
+
+    def _readers_first(self, x: Tensor) -> Tensor:
+        """Where that may be, x as a tensor of which the rows that others will want to read are worked on first."""
+        if not self._pass.may_be_late or not native_for(x):
+            return x
+        self._pass.latest = Late(self.topology.read_rows, x.shape[0])
+        return mark(x.detach(), self._pass.latest)
 
     # -- running reducers ----------------------------------------------------------------------------------------
 
@@ -348,22 +356,34 @@ class GraphView:
             for tensor in tensors:
                 if tensor.shape[0] != rows:
                     raise UserError(f"expected one row per owned vertex ({rows}), got {tuple(tensor.shape)}")
-        settle(*dst, *src)
+        put_off = self._put_off(dst, src)
+        if put_off is None:
+            settle(*dst, *src)
+        self._pass.put_off = put_off
         latest = self._pass.latest
-        assert latest is None or latest.settled, "late rows were read by code that does not wait for them"
+        assert latest is None or latest is put_off or latest.settled, (
+            "late rows were read by code that does not wait for them"
+        )
         out: Tensor = _Aggregate.apply(self, reducer, edges, len(dst), *dst, *src)  # type: ignore[no-untyped-call]
         self._pass.latest, self._pass.arriving = self._pass.arriving, None
         return mark(out, self._pass.latest)
+
+    def _put_off(self, dst: tuple[Tensor, ...], src: tuple[Tensor, ...]) -> Late | None:
+        """What can wait until the rows of `src` that others read are on their way."""
+        found = {id(late(tensor)): late(tensor) for tensor in (*dst, *src)}
+        (only,) = found.values() if len(found) == 1 else (None,)
+        return None if only is None or only.arrives or not self.topology.schedule.prefetch else only
 
     @contextmanager
     def late_results(self, allowed: bool) -> Iterator[None]:
         """What comes out of an aggregation may be a late tensor: who is handed it knows what that is."""
         whole = self.num_rows == self.num_out and self.comm.num_workers > 1
+        before = self._pass.may_be_late
         self._pass.may_be_late = allowed and whole and self.topology.schedule.overlap and self._pass.tape is None
         try:
             yield
         finally:
-            self._pass.may_be_late = False
+            self._pass.may_be_late = before
 
 
 class _Aggregate(torch.autograd.Function):
@@ -376,7 +396,9 @@ class _Aggregate(torch.autograd.Function):
 
         def aggregate() -> Aggregate:
             ready = view.topology.ready_rows if view._pass.may_be_late and native_for(src[0]) else None
-            done = schedules.forward(view.topology, ctx.wire, reducer, edges, dst, src, ready)
+            waiting = view._pass.put_off
+            put_off = None if waiting is None else waiting.settle
+            done = schedules.forward(view.topology, ctx.wire, reducer, edges, dst, src, ready, put_off)
             return done if view._pass.tape is None else done._replace(out=done.out.detach())
 
         done: Aggregate = view.once(aggregate)

@@ -10,8 +10,8 @@ from torch import Tensor
 from weft.comm.communicator import Communicator
 
 _SMALL, _FIRST, _MOST = 256, 1 << 16, 1 << 22  # bytes of the messages that are timed
-_AIM_SECONDS = 0.1
-_ROUNDS = 7
+_AIM_SECONDS = 0.04
+_ROUNDS = 5
 
 
 @dataclass(frozen=True)

@@ -87,13 +87,7 @@ def _product(x: Tensor, matrix: Tensor, coming: Late | None, into: Tensor | None
     if coming is None:
         return product(x, matrix, out=into, accumulate=into is not None)
     out = memory.empty((x.shape[0], matrix.shape[1]), x.dtype, x.device) if into is None else into
-    early, later = slice(0, coming.ready), slice(coming.ready, x.shape[0])
-
-    def work(rows: slice) -> None:
-        product(x[rows], matrix, out=out.data[rows], accumulate=into is not None)
-
-    work(early)
-    coming.then(lambda: work(later))
+    coming.work(lambda rows: product(x[rows], matrix, out=out.data[rows], accumulate=into is not None))
     return out
 
 
