@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -79,6 +80,7 @@ class Hosts:
 
 @contextmanager
 def hosts_on_a_switch(count: int) -> Iterator[Hosts]:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what follows is undone then, too
     tag = uuid.uuid4().hex[:6]
     hosts = Hosts(f"weft{tag}s", [f"weft{tag}{number}" for number in range(count)])
     try:
