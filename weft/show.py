@@ -11,6 +11,7 @@ from weft.graph import Description
 from weft.partition import PartitionInfo
 
 RELATIONS_SHOWN = 20
+WIDTHS_SHOWN = 4  # choices of widths: the first and the last ones
 Rows = list[tuple[str, str]]
 
 
@@ -82,10 +83,11 @@ def _relations(listed: Sequence[str]) -> str:
 
 
 def width_rows(records: Sequence[dict[str, Any]]) -> Rows:
-    """With how many bits rows travelled, whenever that was chosen."""
+    """With how many bits rows travelled from then on, whenever that was chosen."""
     rows: Rows = []
-    for record in records:
-        for layer, directions in sorted(record.get("widths", {}).items()):
+    chosen = [record for record in records if "widths" in record]
+    for record in chosen if len(chosen) <= WIDTHS_SHOWN else [chosen[0], *chosen[1 - WIDTHS_SHOWN :]]:
+        for layer, directions in sorted(record["widths"].items()):
             for direction, counts in sorted(directions.items(), reverse=True):
                 total = sum(counts.values())
                 if total:

@@ -111,7 +111,7 @@ def test_widths_of_rows_are_kept_and_shown(tmp_path):
     assert resumed.summary["weights_sha256"] == whole.summary["weights_sha256"]
     command = [sys.executable, "-m", "weft", "inspect", str(tmp_path / "run")]
     shown = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": "160"}).stdout
-    assert "from epoch 3, layer 2, forward" in shown and "choosing widths of rows" in shown
+    assert "after epoch 2, layer 2, forward" in shown and "choosing widths of rows" in shown
     page = report([tmp_path / "run"], tmp_path / "report.html").read_text()
     assert "Rows by their bits, layer 2, backward" in page
 

@@ -251,7 +251,7 @@ def _widths(index: int, run: RunData, runs: Sequence[RunData]) -> list[str]:
     for place in dict.fromkeys(place for _, places in chosen for place in places):
         layer, direction = place
         bars = [
-            Bar(f"from epoch {epoch + 1}", _bit_pieces(places[place]), tag(index, runs), mean_bits(places[place]))
+            Bar(f"after epoch {epoch}", _bit_pieces(places[place]), tag(index, runs), mean_bits(places[place]))
             for epoch, places in _some(chosen)
             if place in places
         ]
