@@ -8,12 +8,6 @@ namespace weft {
 namespace WEFT_ISA {
 namespace {
 
-// Enough rows for a thread to be worth waking.
-inline int threads_for(int64_t bytes, int threads) {
-    const int64_t worth = bytes / (64 * 1024) + 1;
-    return worth < threads ? static_cast<int>(worth) : threads;
-}
-
 // elu(v), NaN staying what it is.
 template <class S>
 WEFT_INLINE Vec<S> elu(Vec<S> v) {

@@ -208,11 +208,6 @@ void unpack_row(const uint8_t *in, int64_t width, float *into) {
     }
 }
 
-inline int threads_for(int64_t bytes, int threads) {
-    const int64_t worth = bytes / (64 * 1024) + 1;
-    return worth < threads ? static_cast<int>(worth) : threads;
-}
-
 template <bool Add>
 void unpack_rows(const UnpackArgs &a) {
 #pragma omp parallel for schedule(static) num_threads(threads_for(a.rows *a.width * 4, a.threads))

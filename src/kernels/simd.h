@@ -322,6 +322,12 @@ WEFT_INLINE void prefetch_bytes(const void *p, int64_t bytes) {
     __builtin_prefetch(c + bytes - 1, 0, 3);
 }
 
+// Enough rows for a thread to be worth waking.
+inline int threads_for(int64_t bytes, int threads) {
+    const int64_t worth = bytes / (64 * 1024) + 1;
+    return worth < threads ? static_cast<int>(worth) : threads;
+}
+
 // Scratch of one thread, aligned to a cache line.
 template <class S>
 struct Scratch {
