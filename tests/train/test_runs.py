@@ -104,14 +104,14 @@ def test_widths_of_rows_are_kept_and_shown(tmp_path):
     whole = train(tmp_path / "run", **more)
     chosen = [record["epoch"] for record in whole.metrics if "widths" in record]
     assert chosen == [1, 2, 4, 6] and whole.summary["assign_seconds"] > 0
+    command = [sys.executable, "-m", "weft", "inspect", str(tmp_path / "run")]
+    shown = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": "160"}).stdout
+    assert "after epoch 2, layer 2, forward" in shown and "choosing widths of rows" in shown
     older, newest = generations(tmp_path / "run" / "checkpoints")
     assert (older.name, newest.name) == ("epoch-000006", "epoch-000007")
     shutil.rmtree(newest)
     resumed = train(tmp_path / "run", resume=True, **more)
     assert resumed.summary["weights_sha256"] == whole.summary["weights_sha256"]
-    command = [sys.executable, "-m", "weft", "inspect", str(tmp_path / "run")]
-    shown = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": "160"}).stdout
-    assert "after epoch 2, layer 2, forward" in shown and "choosing widths of rows" in shown
     page = report([tmp_path / "run"], tmp_path / "report.html").read_text()
     assert "Rows by their bits, layer 2, backward" in page
 
