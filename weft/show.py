@@ -93,9 +93,7 @@ def width_rows(records: Sequence[dict[str, Any]]) -> Rows:
                 if total:
                     mean = sum(int(bits) * count for bits, count in counts.items()) / total
                     shares = ", ".join(f"{bits} bits {100 * count / total:.0f} %" for bits, count in counts.items())
-                    rows.append(
-                        (f"from epoch {record['epoch'] + 1}, {layer}, {direction}", f"{shares}; mean {mean:.1f}")
-                    )
+                    rows.append((f"after epoch {record['epoch']}, {layer}, {direction}", f"{shares}; mean {mean:.1f}"))
     return rows
 
 
