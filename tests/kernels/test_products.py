@@ -93,3 +93,18 @@ def test_wrong_shapes_are_refused() -> None:
         products.product(torch.ones(3, 5), torch.ones(4, 2))
     with pytest.raises(ValueError, match="as many rows"):
         products.reduce_product(torch.ones(3, 5), torch.ones(4, 2))
+
+
+@pytest.mark.parametrize("units", [True, False])
+@pytest.mark.parametrize("accumulate", [True, False])
+def test_bf16_rows_with_and_without_units_for_them(monkeypatch, units, accumulate):
+    monkeypatch.setattr(products, "_has_bf16_units", lambda: units)
+    draw = torch.Generator().manual_seed(2)
+    x, matrix, start = (torch.randn(n, m, generator=draw).bfloat16() for n, m in ((9000, 40), (40, 24), (9000, 24)))
+    found = products.product(x, matrix, out=start.clone() if accumulate else None, accumulate=accumulate)
+    wanted = x.double() @ matrix.double() + (start.double() if accumulate else 0)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), wanted, rtol=2e-2, atol=5e-2)
+    summed = products.reduce_product(x, start)
+    assert summed.dtype == torch.bfloat16
+    torch.testing.assert_close(summed.double(), x.double().T @ start.double(), rtol=2e-2, atol=2.0)
