@@ -9,8 +9,8 @@ forms of rows run in the same processes, one after another; an epoch is forward,
 
 The limit of a case is max(compute, bytes / bandwidth): compute is the processor time of all workers in the epoch,
 divided by the cores that they share; bytes are those that the busiest worker sends, rows and gradients. A point counts
-as communication-bound where raw rows travel for at least three times as long as is computed; elsewhere no form of rows
-could make an epoch 3.01 times as fast.
+as communication-bound where raw rows travel for at least three times as long as is computed with the adaptive codec;
+elsewhere no form of rows could make an epoch 3.01 times as fast.
 """
 
 import json
@@ -142,7 +142,7 @@ def sweep(bench: Bench, hosts: Hosts, workers: list[Any], name: str, bandwidths:
                     flush=True,
                 )
         plain, best = found["raw", False], found["adaptive", True]
-        if plain["travel"] >= BOUND * plain["compute"]:
+        if plain["travel"] >= BOUND * best["compute"]:
             bench.bar(f"{where}: adaptive + overlap against raw", plain["seconds"] / best["seconds"], SPEED_BAR)
             bench.bar(
                 f"{where}: adaptive + overlap against its limit",
