@@ -105,6 +105,7 @@ def stack_step(
         {"name": "gat", "layers": 3, "hidden": 4, "heads": 2, "activation": "elu"},
         {"name": "gat", "layers": 3, "hidden": 4, "heads": 2},
         {"name": "gatv2", "layers": 3, "hidden": 4, "heads": 2},
+        {"name": "gatv2", "layers": 3, "hidden": 4, "heads": 2, "activation": "elu"},
         {"name": "transformer", "layers": 3, "hidden": 4, "heads": 2},
         {"name": "gin", "layers": 3, "hidden": 6},
         {"name": "gcn", "layers": 3, "hidden": 5, "norm": "layer"},

@@ -57,9 +57,10 @@ def test_bytes_equal_the_formula(codec, schedule, fetches):
                 wanted[direction] += sum(packed_bytes(width, int(b)) for b in bits) + bits.numel() * heads * 4
         assert sent["hidden_forward"] == fetches * wanted["forward"]
         assert sent["hidden_backward"] == wanted["backward"]
-    assert seen <= {2, 4, 8} and len(seen) == (1 if codec != "adaptive" else len(seen))
     if codec == "adaptive":
         assert len(seen) > 1, "every row got the same width"
+    else:
+        assert seen == {int(codec.removeprefix("int"))}
 
 
 @pytest.mark.parametrize("codec", ["int8", "int2", "adaptive"])
@@ -77,11 +78,9 @@ def test_every_schedule_sees_the_same_rounded_rows(codec, name):
     ):
         answers = run_workers(stack_step, 3, shards, model, schedule, codec, ordered, torch.float32, 2)
         found[label] = {(worker, key): t for worker, a in enumerate(answers) for key, t in a[1]["model"].items()}
-    # On the way back each block of a halo is rounded for itself, so gradients agree where blocks do.
     for label in ("overlapped", "sequential", "packed"):
         for place, value in found[label].items():
-            if place[1] == "out" or label == "overlapped":
-                torch.testing.assert_close(value, found["materialised"][place], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(value, found["materialised"][place], rtol=1e-4, atol=1e-4)
     raw = run_workers(stack_step, 3, shards, model, MATERIALISED, "raw", False, torch.float32, 2)
     assert any(not torch.equal(raw[w][1]["model"][key], value) for (w, key), value in found["materialised"].items())
 

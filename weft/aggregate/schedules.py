@@ -124,7 +124,7 @@ def backward(
         if not own_done:
             own_rows()
             own_done = True
-        while len(homeward) > max(schedule.prefetch, int(may_be_late)):
+        while len(homeward) > schedule.prefetch:
             _land(homeward)
     if may_be_late and len(homeward) == len(d_src) == 1:
         (flight,) = homeward.popleft()
@@ -166,7 +166,8 @@ class _Fetcher:
         flights = self._flights.popleft()
         messages = [_only(flight) for flight in flights] if self._keep_packed else []
         rows = tuple(flight.finish() for flight in flights)
-        self.packed = tuple(row if packed is None else packed for packed, row in zip(messages, rows, strict=False))
+        if messages:
+            self.packed = tuple(row if packed is None else packed for packed, row in zip(messages, rows, strict=True))
         self.start(self._finished + self._topology.schedule.prefetch)
         return rows
 

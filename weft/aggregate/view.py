@@ -372,7 +372,7 @@ class GraphView:
         """What can wait until the rows of `src` that others read are on their way."""
         found = {id(late(tensor)): late(tensor) for tensor in (*dst, *src)}
         (only,) = found.values() if len(found) == 1 else (None,)
-        return None if only is None or only.arrives or not self.topology.schedule.prefetch else only
+        return None if only is None or only.arrives else only
 
     @contextmanager
     def late_results(self, allowed: bool) -> Iterator[None]:

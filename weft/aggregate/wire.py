@@ -23,7 +23,6 @@ from weft.comm import (
     Communicator,
     Layout,
     QuantisedCodec,
-    Reference,
     Route,
     bf16,
     measure_channels,
@@ -98,8 +97,8 @@ class Lane:
     degrees: Tensor  # of the vertices that the messages reach
     spans: dict[int, Tensor] = field(default_factory=dict)
     importance: dict[int, Tensor] = field(default_factory=dict)  # by peer, of each row: sum of squared coefficients
-    sent: dict[int, Reference] = field(default_factory=dict)
-    received: dict[int, Reference] = field(default_factory=dict)
+    sent: dict[int, Tensor] = field(default_factory=dict)
+    received: dict[int, Tensor] = field(default_factory=dict)
 
 
 Key = tuple[int, int, int, Direction]
@@ -263,11 +262,11 @@ def _name(key: Key, side: str, peer: int) -> str:
     return f"{number}.{round}.{tensor}.{direction}.{side}.{peer}"
 
 
-def _references(layouts: dict[int, Layout], width: int) -> dict[int, Reference]:
+def _references(layouts: dict[int, Layout], width: int) -> dict[int, Tensor]:
     made = {}
     for peer, layout in layouts.items():
         rows = memory.empty((layout.bits.numel(), width), torch.float32, layout.bits.device)
-        made[peer] = Reference(rows.zero_())
+        made[peer] = rows.zero_()
     return made
 
 

@@ -6,7 +6,7 @@ from weft.comm.communicator import DEFAULT_DEADLINE_SECONDS, KINDS, Communicator
 from weft.comm.exchange import InFlight, exchange, start_exchange
 from weft.comm.gradients import all_reduce_gradients
 from weft.comm.process import run_worker
-from weft.comm.quantised import Layout, QuantisedCodec, Reference
+from weft.comm.quantised import Layout, QuantisedCodec
 from weft.comm.route import Route, Rows, build_route
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "Layout",
     "Pending",
     "QuantisedCodec",
-    "Reference",
     "Route",
     "Rows",
     "all_reduce_gradients",

@@ -25,13 +25,6 @@ class Layout:
         return Layout(bits, *packed_offsets(width, bits))
 
 
-@dataclass
-class Reference:
-    """What both ends of a message last agreed on: differences to it travel."""
-
-    rows: Tensor  # float32 [R, D]
-
-
 @dataclass(frozen=True)
 class QuantisedCodec:
     """One exchange's messages. What differs from peer to peer is asked of the two functions by its number."""
@@ -42,8 +35,8 @@ class QuantisedCodec:
     key: int  # of the rounding
     where: str  # "layer 2, forward": named when something is not finite
     spans: Mapping[int, Tensor] | None = None  # by peer, takes largest minus smallest of every row that leaves
-    sent: Callable[[int], Reference] | None = None  # differences to what was sent before travel
-    received: Callable[[int], Reference] | None = None
+    sent: Callable[[int], Tensor] | None = None  # float32 [R, D] that both ends agreed on: differences to it travel
+    received: Callable[[int], Tensor] | None = None
 
     name = "quantised"
     verbatim = False
@@ -61,7 +54,7 @@ class QuantisedCodec:
         reference = None if self.sent is None else self.sent(peer)
         index: Tensor | None = None
         if reference is not None:
-            source = take(x, rows).float() - reference.rows
+            source = take(x, rows).float() - reference
         elif isinstance(rows, slice):
             source = x[rows].float()
         else:
@@ -73,15 +66,14 @@ class QuantisedCodec:
                 "lower optim.lr or set optim.clip_norm"
             )
         if reference is not None:
-            unpack(message, layout.bits, layout.offsets, reference.rows, add=True)
+            unpack(message, layout.bits, layout.offsets, reference, add=True)
         return message
 
     def decode(self, peer: int, message: Tensor, into: Tensor, rows: Rows, add: bool) -> None:
         layout = self.arriving(peer)
         if self.received is not None:
-            reference = self.received(peer)
-            unpack(message, layout.bits, layout.offsets, reference.rows, add=True)
-            place(reference.rows.to(into.dtype), into, rows, add)
+            reference = unpack(message, layout.bits, layout.offsets, self.received(peer), add=True)
+            place(reference.to(into.dtype), into, rows, add)
         elif into.dtype == torch.float32:
             if isinstance(rows, slice):
                 unpack(message, layout.bits, layout.offsets, into[rows], add=add)

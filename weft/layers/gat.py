@@ -31,6 +31,12 @@ class _Leaky(MultiHead):
         self.slope = slope
         self.late_output = concat or heads == 1  # a mean over heads would read rows that are not there
 
+    def finish(self, out: Tensor, dtype: torch.dtype) -> Tensor:
+        """The heads together, in the precision of the rows that came in."""
+        if out.dtype != dtype:
+            settle(out)
+        return self.merge(out).to(dtype)
+
 
 class GAT(_Leaky):
     late_input = True
@@ -46,9 +52,7 @@ class GAT(_Leaky):
         values = wide(values)
         values, source, target = _LogitTerms.apply(values, self.source, self.target)  # type: ignore[no-untyped-call]
         out = graph.attend(values, source, graph.own(target), slope=self.slope, dropout=self.dropout)
-        if out.dtype != x.dtype:
-            settle(out)
-        return self.merge(out).to(x.dtype)
+        return self.finish(out, x.dtype)
 
 
 class GATv2(_Leaky):
@@ -64,8 +68,7 @@ class GATv2(_Leaky):
         if self.query_bias is not None and self.key_bias is not None:
             query, key = query + self.query_bias, key + self.key_bias
         out = graph.attend_dynamic(query, key, self.att, slope=self.slope, dropout=self.dropout)
-        settle(out)
-        return self.merge(out).to(x.dtype)
+        return self.finish(out, x.dtype)
 
 
 class _LogitTerms(torch.autograd.Function):
