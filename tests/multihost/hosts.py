@@ -1,7 +1,6 @@
 """Two hosts on one machine: network namespaces joined by a virtual cable, one torchrun in each."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,20 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.hosts import why_not as why_not
+
 ROOT = Path(__file__).parents[2]
 RENDEZVOUS_PORT = 29400  # in a namespace of its own, so that it is always free
-
-
-def why_not() -> str | None:
-    """Why this machine cannot play two hosts; None: it can."""
-    if os.name != "posix" or os.geteuid() != 0:
-        return "network namespaces need root"
-    if shutil.which("ip") is None:
-        return "network namespaces need iproute2 (the command `ip`)"
-    name = f"weft{uuid.uuid4().hex[:6]}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
-    subprocess.run(["ip", "netns", "del", name], capture_output=True)
-    return None if made.returncode == 0 else f"network namespaces are not allowed here: {made.stderr.strip()}"
 
 
 @dataclass
