@@ -88,7 +88,7 @@ def test_a_worker_needs_only_its_own_parts(parts: Path, graph: Graph) -> None:
     whole = load_shard(parts, 1, 4)
     for part in (0, 2, 3):
         shutil.rmtree(parts / f"part-{part:04d}")
-    (parts / "owner.npy").unlink()
+    (parts / "position.npy").unlink()
     same_shard(load_shard(parts, 1, 4), whole)
     with pytest.raises(UserError, match=r"part-0002 is missing"):
         load_shard(parts, 2, 4)

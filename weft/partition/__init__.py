@@ -9,6 +9,7 @@ from weft.partition.store import (
     load_original_ids,
     load_shard,
     read_owner,
+    read_positions,
     read_partition,
     write_partition,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "make_shards",
     "quality",
     "read_owner",
+    "read_positions",
     "read_partition",
     "whole_shard",
     "write_partition",

@@ -1,11 +1,12 @@
 """Partitions on disk: one folder per part that a worker can load alone, and a manifest over all of them.
 
     PARTS/manifest.json            what was cut, how, how well; the sha256 of every part's manifest
-    PARTS/owner.npy                int32 [N], the part of every vertex by global id
+    PARTS/position.npy             int [N], where every vertex stands by global id: all vertices, part after part
     PARTS/part-0000/manifest.json  carries the partition's id, so that parts of two partitions do not mix
     PARTS/part-0000/*.npy          see `_write_part`
 
-A worker needs PARTS/manifest.json and its own part folders, nothing else.
+A worker needs PARTS/manifest.json and its own part folders; to sample neighbourhoods also PARTS/position.npy, which
+workers of one host share, since it stays memory-mapped.
 """
 
 import hashlib
@@ -107,7 +108,7 @@ def write_partition(
                 halo_counts.append(counts)
                 cut_edges.append(edges.remote.num_edges)
                 advance(1)
-        folder.add("owner", owner.to(torch.int32).numpy())
+        folder.add("position", placement.position.numpy().astype(position_dtype(graph.num_nodes)))
         info = PartitionInfo(
             partition_id=partition_id,
             graph_name=graph.name,
@@ -236,10 +237,21 @@ def check_partition_of(path: Path | str, graph_fingerprint: str) -> PartitionInf
     return info
 
 
+def position_dtype(num_nodes: int) -> Any:
+    return np.int32 if num_nodes < 2**31 else np.int64
+
+
+def read_positions(path: Path | str, verify: bool = True) -> Tensor:
+    """Where every vertex stands by global id, all vertices in one order, part after part; memory-mapped, int [N]."""
+    path = Path(path)
+    return torch.from_numpy(read_array(path, read_manifest(path, "partition"), "position", verify))
+
+
 def read_owner(path: Path | str, verify: bool = True) -> Tensor:
     """The part of every vertex by global id, int32 [N]."""
-    path = Path(path)
-    return torch.from_numpy(read_array(path, read_manifest(path, "partition"), "owner", verify))
+    sizes = torch.tensor([part.nodes for part in read_partition(path).parts])
+    ends = torch.cumsum(sizes, 0)
+    return torch.searchsorted(ends, read_positions(path, verify).long(), right=True).int()
 
 
 def parts_of(worker: int, num_workers: int, num_parts: int) -> range:
