@@ -29,10 +29,11 @@ from weft.comm import Communicator, all_reduce_gradients, open_communicator
 from weft.layers import ModelConfig, build_model
 from weft.partition import load_shard
 from weft.prepare import partition
-from weft.train.evaluate import pick_masks, predict, score
-from weft.train.loop import TrainConfig, inputs, known
+from weft.train.evaluate import predict, score
 from weft.train.loss import GlobalLoss
+from weft.train.objective import input_rows, known, targets
 from weft.train.optim import OptimConfig, build_optimiser
+from weft.train.settings import TrainConfig
 
 WORKERS, SEEDS = 4, 5
 CODECS = ("raw", "adaptive", "int2")
@@ -95,8 +96,8 @@ def train(comm: Communicator, shard: Any, name: str, codec: str, seed: int, case
     torch.manual_seed(seed)
     config = ModelConfig(name=name, **case["model"])
     module = build_model(config, shard.x.shape[1], shard.num_classes)
-    x, y, _ = inputs(view, module, TrainConfig())
-    masks = pick_masks(shard, 0)
+    settings = TrainConfig()
+    x, (y, masks) = input_rows(view, module, settings), targets(view, settings)
     loss_of = GlobalLoss(y, (masks["train"] & known(y)).nonzero().squeeze(1), shard.num_classes, "none", comm)
     optimiser = build_optimiser(OptimConfig(**case["optim"]), module)
     best, norms, sent = (-1.0, 0.0), [], 0

@@ -26,9 +26,10 @@ from weft.graph import Graph, load_graph, open_graph, save_graph
 from weft.kernels import spmm, transpose_csr
 from weft.layers import ModelConfig, build_model
 from weft.partition import Shard, whole_shard
-from weft.train.loop import TrainConfig, inputs, known
 from weft.train.loss import GlobalLoss
+from weft.train.objective import input_rows, known, targets
 from weft.train.optim import OptimConfig, build_optimiser
+from weft.train.settings import TrainConfig
 
 THREADS = 2
 
@@ -51,7 +52,8 @@ def ours(name: str, graph: Graph, precision: str = "float32") -> Epoch:
         dropout=DROPOUT,
     )
     model = build_model(config, graph.num_features, graph.num_classes)
-    x, y, masks = inputs(view, model, TrainConfig(precision=precision))  # type: ignore[arg-type]
+    training = TrainConfig(precision=precision)  # type: ignore[arg-type]
+    x, (y, masks) = input_rows(view, model, training), targets(view, training)
     rows = (masks["train"] & known(y)).nonzero().squeeze(1)
     loss_of = GlobalLoss(y, rows, graph.num_classes, "none", view.comm)
     optimiser = build_optimiser(OptimConfig(lr=RATE), model)

@@ -10,10 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from weft.errors import UserError
 from weft.layers import ModelConfig, check_model
-from weft.strategy import ExchangeConfig, MemoryConfig, check_exchange, resolve_strategy
-from weft.train.loop import TrainConfig
+from weft.sample import SampleConfig
+from weft.strategy import ExchangeConfig, MemoryConfig, check_exchange, check_plan, resolve_strategy
 from weft.train.metrics import check_metric
 from weft.train.optim import OptimConfig
+from weft.train.settings import LinkConfig, TrainConfig
 
 
 class PartitionConfig(BaseModel):
@@ -42,6 +43,8 @@ class RunConfig(BaseModel):
     optim: OptimConfig = Field(default_factory=OptimConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     exchange: ExchangeConfig = Field(default_factory=ExchangeConfig)
+    link: LinkConfig = Field(default_factory=LinkConfig)
+    sample: SampleConfig = Field(default_factory=SampleConfig)
     memory: MemoryConfig = Field(default_factory=MemoryConfig)
     partition: PartitionConfig = Field(default_factory=PartitionConfig)
 
@@ -58,9 +61,22 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
         raise UserError(_explain(error)) from None
     check_model(config.model)
     check_exchange(config.exchange, config.model.name, config.model.reduce)
+    check_plan(config.exchange, config.sample, config.model.layers)
+    check_task(config)
     if config.train.metric != "auto":
         check_metric(config.train.metric)
     return config
+
+
+def check_task(config: RunConfig) -> None:
+    if config.train.task == "vertices":
+        return
+    if config.exchange.plan == "full":
+        raise UserError("train.task=links learns from minibatches of edges: use --strategy minibatch or batchgnn")
+    if config.train.metric not in ("auto", "roc_auc"):
+        raise UserError(f"edges are judged by roc_auc, not {config.train.metric}: leave train.metric out")
+    if config.train.select == "loss":
+        raise UserError("edges are judged by roc_auc on validation: leave train.select out")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

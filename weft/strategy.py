@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from weft.aggregate import Format, Quantised, Schedule, format_named
 from weft.errors import UserError, unknown
+from weft.sample import SampleConfig
 
 SMALLEST_BLOCK = 1024  # rows: a smaller one would be on its way for longer than it is worked on
 
@@ -16,7 +17,11 @@ class ExchangeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    plan: Literal["full"] = Field("full", description="full: every epoch is one step over the whole graph")
+    plan: Literal["full", "independent", "macrobatch"] = Field(
+        "full",
+        description="an epoch is one step over the whole graph; or a step per minibatch, each fetched by itself; or "
+        "several fetched together",
+    )
     schedule: Literal["materialised", "overlapped", "sequential"] = Field(
         "materialised",
         description="the whole halo, then aggregate; the same, own rows computed meanwhile; or block by block",
@@ -77,6 +82,14 @@ PRESETS = {
         about="full graph, 2 to 8 bits a value on the wire, chosen by row, own rows computed meanwhile",
         settings={"exchange": {"schedule": "overlapped", "codec": "adaptive"}},
     ),
+    "minibatch": Preset(
+        about="sampled minibatches, each planned and fetched by itself",
+        settings={"exchange": {"plan": "independent"}},
+    ),
+    "batchgnn": Preset(
+        about="sampled minibatches, several planned and fetched together while others train",
+        settings={"exchange": {"plan": "macrobatch"}},
+    ),
 }
 
 
@@ -135,6 +148,32 @@ def check_exchange(config: ExchangeConfig, model: str, reduce: str) -> None:
             f"exchange.keep_packed keeps rows as they travelled, and codec {config.codec} packs nothing: use codec "
             "bf16, int8, int4, int2 or adaptive, or schedule materialised, which keeps whole rows"
         )
+
+
+def check_plan(exchange: ExchangeConfig, sample: SampleConfig, layers: int) -> None:
+    """Refuses settings of minibatches that make no sense, with the reason."""
+    if exchange.plan == "full":
+        return
+    if exchange.schedule != "materialised":
+        raise UserError(
+            f"schedule {exchange.schedule} orders the exchanges of a full graph, and plan {exchange.plan} has none in "
+            "its steps: leave it out, or use plan full"
+        )
+    if exchange.codec != "raw":
+        raise UserError(
+            f"codec {exchange.codec} is for rows that are exchanged in the steps of a full graph: for the features of "
+            "minibatches set sample.features=bfloat16 or int8"
+        )
+    fanout = sample.fanout
+    if fanout is not None and len(fanout) != layers:
+        raise UserError(
+            f"sample.fanout has {len(fanout)} entries, but the model has {layers} layers: give one for each, first "
+            "that of the seeds"
+        )
+    if fanout is not None and any(count < -1 or count == 0 for count in fanout):
+        raise UserError("sample.fanout says how many neighbours are drawn at each hop: 1 or more, or -1 for all")
+    if isinstance(sample.macrobatch, int) and sample.macrobatch < 1:
+        raise UserError(f"sample.macrobatch is {sample.macrobatch}: at least one minibatch is planned at a time")
 
 
 def make_format(config: ExchangeConfig) -> Format:

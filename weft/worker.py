@@ -21,13 +21,16 @@ from weft.kernels import memory
 from weft.layers import BatchNorm, Layer, Stack, add_embedding, build_model
 from weft.partition import Shard, read_partition
 from weft.prepare import open_shard, parts_folder, parts_per_worker
+from weft.sample import Minibatches
 from weft.show import print_rows, run_rows
 from weft.strategy import make_format, make_schedule
 from weft.train.checkpoint import load_checkpoint, load_weights, newest_valid
 from weft.train.console import Console
-from weft.train.evaluate import choose_metric, pick_masks, predict, score
-from weft.train.loop import WIRE, Outcome, Task, fit, inputs, known
+from weft.train.evaluate import pick_masks
+from weft.train.loop import WIRE, Outcome, Task, fit
 from weft.train.machine import describe_machine, peak_rss_bytes
+from weft.train.minibatches import MakeSource, make_minibatches
+from weft.train.objective import Edges, HeldOut, Vertices, input_rows, known
 from weft.train.runfolder import RunFolder
 from weft.train.trace import Trace, merge_files
 
@@ -45,6 +48,7 @@ class Worker:
     view: GraphView
     model: nn.Module
     load: Load
+    held: HeldOut | None  # edges that training does not see
 
 
 def open_worker(run: Path, config: RunConfig | None = None, training: bool = False) -> Worker:
@@ -66,16 +70,22 @@ def open_worker(run: Path, config: RunConfig | None = None, training: bool = Fal
     if spills(config, parts):
         memory.spill_to(folder.path)
     shard = open_shard(config, run, comm)
-    if shard.num_classes < 1:
+    held = None
+    if config.train.task == "links":
+        held = HeldOut(shard, comm, config.link, config.seed)
+        shard = held.without(shard)
+    elif shard.num_classes < 1:
         raise UserError(f"{shard.graph_name} has no classes to predict: ingest it with --labels")
+    num_out = shard.num_classes if held is None else config.model.hidden
     torch.manual_seed(config.seed)
     width = config.model.embedding if shard.x is None else shard.x.shape[1]
-    model = build_model(config.model, width, shard.num_classes, shard.num_relations)
+    model = build_model(config.model, width, num_out, shard.num_relations)
     load = _load(config, shard, model, width)
-    if not memory.spills() and config.device == "cpu":
+    full = config.exchange.plan == "full"
+    if full and not memory.spills() and config.device == "cpu":
         refuse_if_too_large(load, config.exchange, config.memory, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     sizes = None
-    if training and restricts(config, model):
+    if full and training and restricts(config, model):
         shard, sizes = _restrict(config, shard, comm, len(cast(Stack, model).layers))
     if sizes is None and config.exchange.schedule == "overlapped" and comm.num_workers > 1:
         shard = order_for_overlap(shard, comm)
@@ -92,7 +102,7 @@ def open_worker(run: Path, config: RunConfig | None = None, training: bool = Fal
         add_embedding(model, width, view.global_ids, config.seed)
     if isinstance(model, Stack):
         model.rematerialise = config.memory.rematerialise
-    return Worker(config, folder, comm, view, model.to(comm.device), load)
+    return Worker(config, folder, comm, view, model.to(comm.device), load, held)
 
 
 def spills(config: RunConfig, parts: int) -> bool:
@@ -156,7 +166,14 @@ def train(run: Path, resume: bool, quiet: bool = False, config: RunConfig | None
         trace = Trace(comm.worker, enabled=False)
         comm.on_wait = lambda what, start, end: trace.record(what, "wait", start, end)
         task = Task(
-            worker.view, worker.model, config.train, config.optim, worker.folder, on_epoch=console.update, trace=trace
+            worker.view,
+            worker.model,
+            _objective(worker),
+            config.train,
+            config.optim,
+            worker.folder,
+            on_epoch=console.update,
+            trace=trace,
         )
         try:
             with memory.spilled_activations():
@@ -180,30 +197,46 @@ def train(run: Path, resume: bool, quiet: bool = False, config: RunConfig | None
     return EXIT_INTERRUPTED if outcome.status == "interrupted" else 0
 
 
+def _objective(worker: Worker, training: bool = True) -> Vertices | Edges:
+    """What the run learns; without `training`, only how it is judged."""
+    config, view, model = worker.config, worker.view, worker.model
+    x = input_rows(view, model, config.train)
+    minibatches = None
+    if training and config.exchange.plan != "full":
+
+        def minibatches(x: Tensor, source: MakeSource) -> Minibatches:
+            several = config.exchange.plan == "macrobatch"
+            return make_minibatches(view, model, config.sample, several, config.seed, config.train.epochs, x, source)
+
+    if worker.held is not None:
+        return Edges(view, model, x, worker.held, config.link, minibatches, config.sample, config.seed)
+    return Vertices(view, model, x, config.train, minibatches, config.sample, config.seed, training)
+
+
 def evaluate(run: Path) -> tuple[dict[str, float], int]:
     """The run's metric on each split, with its best weights, over the whole graph; and which worker this is."""
     worker = open_worker(run)
-    logits, y, masks = _predictions(worker)
-    metric = choose_metric(worker.config.train.metric, y, worker.view.shard.num_classes)
-    values = score(logits, y, masks, metric, worker.view)
-    return {f"{split}_{metric}": value for split, value in values.items()}, worker.comm.worker
+    objective = _trained(worker)
+    values, _ = objective.judge()
+    return {f"{split}_{objective.metric}": value for split, value in values.items()}, worker.comm.worker
 
 
 def export(run: Path, out: Path) -> None:
     """Writes this worker's outputs and global ids as OUT/WORKER-{logits,ids}.npy, for the parent to join."""
     worker = open_worker(run)
-    logits, _, _ = _predictions(worker)
+    logits = _trained(worker).outputs()
     np.save(out / f"{worker.comm.worker}-logits.npy", logits.cpu().numpy())
     np.save(out / f"{worker.comm.worker}-ids.npy", worker.view.global_ids.cpu().numpy())
     worker.comm.barrier("export")
 
 
-def _predictions(worker: Worker) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    x, y, masks = inputs(worker.view, worker.model, worker.config.train)
+def _trained(worker: Worker) -> Vertices | Edges:
+    """How the run is judged, with its best weights."""
+    objective = _objective(worker, training=False)
     path, _ = newest_valid(worker.folder.checkpoints)
     best = load_checkpoint(path, worker.model, None, worker.view.global_ids)
     load_weights(worker.model, best, path)
-    return predict(worker.model, worker.view, x), y, masks
+    return objective
 
 
 def _write_trace(worker: Worker, trace: Trace) -> None:
@@ -220,8 +253,7 @@ def _summary(worker: Worker, outcome: Outcome, seconds: float) -> dict[str, Any]
     """summary.json: what came out, what it cost, on which machine."""
     config, comm, shard = worker.config, worker.comm, worker.view.shard
     peaks = comm.all_gather(torch.tensor([peak_rss_bytes()]), "control", "peak memory").flatten().tolist()
-    halo = torch.tensor([shard.num_halo, shard.num_nodes])
-    comm.all_reduce(halo, "control", "halo rows")
+    rows = _row_counts(worker, outcome)
     times = sorted(record["seconds"] for record in outcome.records) or [0.0]
     per_class = {kind: _median(record["wire_bytes"][kind] for record in outcome.records) for kind in WIRE}
     once = torch.tensor([comm.sent[kind] for kind in WIRE])
@@ -252,7 +284,7 @@ def _summary(worker: Worker, outcome: Outcome, seconds: float) -> dict[str, Any]
             **per_class,
             "whole_run": dict(zip(WIRE, once.tolist(), strict=True)),
         },
-        "rows": {"requested": int(halo[0]), "unique": int(halo[0]), "remote": int(halo[0]), "cached": 0},
+        "rows": rows,
         "peak_rss_bytes": peaks,
         "weights_sha256": weights_digest(outcome.last_weights),
         "best_weights_sha256": weights_digest(worker.model.state_dict()),
@@ -267,6 +299,17 @@ def _summary(worker: Worker, outcome: Outcome, seconds: float) -> dict[str, Any]
         "partition": None if parts is None else _partition_facts(parts),
         "machine": describe_machine(),
     }
+
+
+def _row_counts(worker: Worker, outcome: Outcome) -> dict[str, int]:
+    """Rows that an epoch's steps want, over all workers: without minibatches, those of the halo."""
+    halo, counts = worker.view.shard.num_halo, outcome.counts
+    mine = torch.tensor([halo, halo, halo, 0])
+    if counts is not None:
+        epochs = max(len(outcome.records), 1)
+        mine = torch.tensor([counts.requested, counts.unique, counts.remote, counts.cached]) // epochs
+    worker.comm.all_reduce(mine, "control", "rows")
+    return dict(zip(("requested", "unique", "remote", "cached"), mine.tolist(), strict=True))
 
 
 def _phases(outcome: Outcome) -> list[str]:

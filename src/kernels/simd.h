@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "hash.h"
 #include "kernels.h"
 // Intrinsics only where the compiler's own vectors fall short of one instruction.
 #if defined(__AVX512F__) && WEFT_VECTOR_BYTES == 64
@@ -235,12 +236,6 @@ WEFT_INLINE void exp_negative_all(S *values, int64_t n) {
 
 // ---- counter-based randomness: see weft/kernels/reference.py -----------------------------------------------
 
-WEFT_INLINE uint64_t splitmix64(uint64_t v) {
-    v += 0x9E3779B97F4A7C15ull;
-    v = (v ^ (v >> 30)) * 0xBF58476D1CE4E5B9ull;
-    v = (v ^ (v >> 27)) * 0x94D049BB133111EBull;
-    return v ^ (v >> 31);
-}
 WEFT_INLINE uint64_t row_hash(uint64_t key, int64_t id) {
     return splitmix64(key + static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ull);
 }

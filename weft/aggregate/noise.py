@@ -7,16 +7,9 @@ import torch
 from torch import Tensor
 
 from weft.kernels import reference
+from weft.kernels.reference_sampling import splitmix64
 
 _MASK = (1 << 64) - 1
-
-
-def splitmix64(value: int) -> int:
-    """A 64-bit mixer; the native kernels use the same one."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
 
 
 def hash_key(*parts: int) -> int:
@@ -41,12 +34,13 @@ class Noise:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._epoch: int | None = None
+        self._step: tuple[int, ...] = ()
         self._call = 0
         self._aggregations = 0
 
-    def begin(self, epoch: int | None) -> None:
-        """Starts a forward pass of this epoch; None: evaluation, where nothing is dropped."""
-        self._epoch, self._call, self._aggregations = epoch, 0, 0
+    def begin(self, epoch: int | None, *step: int) -> None:
+        """Starts a forward pass of this epoch, and of a step of it; None: evaluation, where nothing is dropped."""
+        self._epoch, self._step, self._call, self._aggregations = epoch, step, 0, 0
 
     @property
     def epoch(self) -> int | None:
@@ -65,7 +59,7 @@ class Noise:
         if self._epoch is None:
             return None
         self._call += 1
-        return hash_key(self.seed, self._epoch, self._call)
+        return hash_key(self.seed, self._epoch, *self._step, self._call)
 
     def next_aggregation(self) -> int:
         """Number of the aggregation that begins, in this pass."""

@@ -79,6 +79,8 @@ class Topology:
     x has `num_in` rows, an aggregate `num_out`; the first rows of both are the same vertices.
     """
 
+    is_whole = True  # every vertex of the graph is a row of one worker
+
     def __init__(self, shard: Shard, comm: Communicator, schedule: Schedule) -> None:
         self.shard = shard
         self.comm = comm
@@ -144,6 +146,21 @@ class Topology:
     def in_degrees(self) -> Tensor:
         """Number of in-edges of each owned vertex over the whole graph, int64 [N]."""
         return self.shard.local.degrees() + self.shard.remote.degrees()
+
+    @property
+    def mean_counts(self) -> Tensor:
+        """How many edges the mean over a row's edges divides by, int64 [N]."""
+        return self.in_degrees
+
+    @property
+    def sum_scale(self) -> Tensor | None:
+        """By what a sum over a row's edges is multiplied, where they stand for more than are here, float64 [N]."""
+        return None
+
+    def squared(self) -> "Topology":
+        """The same edges with as many rows coming out as going in."""
+        assert self.num_in == self.num_out
+        return self
 
     @cached_property
     def ready_rows(self) -> int:
@@ -228,6 +245,9 @@ class Level(Topology):
             per_vertex = 1 if by is None else self.shard.num_relations
             self._made[name] = self._cut(self.base.edges(reduce, weight, dtype, by), per_vertex)
         return self._made[name]
+
+    def squared(self) -> Topology:
+        return Level(self.base, self.num_in, self._num_needed, square=True)
 
     @cached_property
     def plain(self) -> Edges:

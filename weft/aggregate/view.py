@@ -28,6 +28,11 @@ from weft.errors import UserError
 from weft.kernels.native import native_for
 from weft.partition import Shard
 
+NOT_CACHED = (
+    "the first layer wants something of its input's neighbours that the cache of aggregated input does not hold: set "
+    "sample.cache_aggregates=never"
+)
+
 
 @dataclass
 class Pass:
@@ -113,6 +118,17 @@ class GraphView:
         """Number of in-edges of each row that comes out, over the whole graph, int64 [N]."""
         return self.topology.in_degrees
 
+    def total_rows(self, rows: int) -> int:
+        """How many rows a layer has on all workers together, where it has so many here."""
+        if self.topology.is_whole:
+            return self.shard.num_global_nodes
+        count = torch.tensor([rows])
+
+        def total() -> int:
+            return int(self.comm.all_reduce(count, "control", "rows of all workers"))
+
+        return int(self.once(total))
+
     def own(self, x: Tensor) -> Tensor:
         """The rows of x that an aggregate has too: its first ones."""
         return x if x.shape[0] == self.num_out else x[: self.num_out]
@@ -128,6 +144,18 @@ class GraphView:
         self._levels = []
         for num_in, num_out in pairwise(sizes):
             self._levels.append(self._level(Level(self.topology, num_in, num_out)))
+
+    def sampled(self, topologies: Sequence[Topology], x: Tensor, aggregates: dict[Any, Tensor] | None = None) -> None:
+        """Prepares a pass over a minibatch: what each layer works on.
+
+        `aggregates` are those of the input rows x over all their in-edges, by (reduce, weight, by): the first layer,
+        whose topology has no edges then, finds them made.
+        """
+        self._levels = [self._level(topology) for topology in topologies]
+        for level in self._levels:
+            level.constant = None
+        if aggregates is not None:
+            self._levels[0].constant, self._levels[0]._cached = x, aggregates
 
     def _level(self, topology: Topology) -> "GraphView":
         view = object.__new__(GraphView)
@@ -154,9 +182,7 @@ class GraphView:
         if self.num_rows == self.num_out:
             return self
         if self._square is None:
-            topology = self.topology
-            assert isinstance(topology, Level)
-            self._square = self._level(Level(topology.base, topology.num_in, topology.num_out, square=True))
+            self._square = self._level(self.topology.squared())
         return self._square
 
     def enter(self, x: Tensor) -> Tensor:
@@ -237,9 +263,12 @@ class GraphView:
             raise UserError(f"message(reduce={reduce!r}) is not known: choose sum, mean, max or softmax")
         edges = self.topology.plain
         signature = inspect(fn, x, edges.own[0], reduce)
-        reducer = Messages(fn, reduce, signature, self.in_degrees)
+        reducer = Messages(fn, reduce, signature, self.topology.mean_counts)
         src = (x,) if signature.reads_src else ()
         out = self._run(reducer, edges, (self.own(x), *signature.captured), src)
+        scale = self.topology.sum_scale if reduce == "sum" else None
+        if scale is not None:
+            out = out * scale.to(out.dtype)[:, None]
         return out.view(-1, *signature.shapes[-1])
 
     # -- noise and elementwise work, the same for any placement -------------------------------------------------
@@ -287,11 +316,24 @@ class GraphView:
     def is_constant(self, x: Tensor) -> bool:
         return x is self.constant
 
+    def aggregate_once(self, x: Tensor, reduce: Reduce, weight: Weight) -> Tensor:
+        """The aggregate of rows that never change, over the whole graph; of those that are held, it is kept."""
+        if x is self.constant:
+            return self._aggregate_once(x, reduce, weight, None)
+        self._forward_kind = "features"
+        try:
+            with torch.no_grad(), self.taped(None), self.late_results(False):
+                return self.aggregate(x, reduce, weight)
+        finally:
+            self._forward_kind = "hidden_forward"
+
     def _aggregate_once(self, x: Tensor, reduce: Reduce, weight: Weight, by: By) -> Tensor:
         name = (reduce, weight, by)
         if name not in self._cached:
             if self._whole is not self:
                 whole = self._whole
+                if not isinstance(self.topology, Level):
+                    raise UserError(NOT_CACHED)
                 assert whole.constant is not None
                 self._cached[name] = whole._aggregate_once(whole.constant, reduce, weight, by)[: self.num_out]
                 return self._cached[name]

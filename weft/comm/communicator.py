@@ -80,6 +80,7 @@ class Communicator:
         deadline_seconds: float,
         backend: str | None = None,
         reports: Reports | None = None,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
         assert 0 <= worker < num_workers
         self.worker = worker
@@ -92,6 +93,7 @@ class Communicator:
         self.on_wait: Callable[[str, int, int], None] | None = None  # told of every wait: what, start and end (ns)
         self._step = "start"
         self._reports = reports
+        self._group = group  # None: torch.distributed's own, of all workers
         # Messages between two workers are numbered per direction, and the number is their tag: several exchanges in
         # flight cannot mix, and workers that have nothing to say to each other need not keep in step.
         self._sent_count = [0] * num_workers
@@ -102,6 +104,20 @@ class Communicator:
     def alone(cls, device: str | torch.device = "cpu") -> "Communicator":
         """The communicator of a run with one worker: no network, no torch.distributed."""
         return cls(0, 1, torch.device(device), DEFAULT_DEADLINE_SECONDS)
+
+    def sibling(self) -> "Communicator":
+        """Further connections among the same workers, on host memory, for one other thread; all call it together.
+
+        It counts its own bytes. Where there is one worker it is the communicator itself.
+        """
+        if self.num_workers == 1:
+            return self
+        deadline = timedelta(seconds=self.deadline_seconds)
+        group = self._guard(lambda: dist.new_group(backend="gloo", timeout=deadline), "connecting once more")
+        cpu = torch.device("cpu")
+        other = Communicator(self.worker, self.num_workers, cpu, self.deadline_seconds, "gloo", self._reports, group)
+        other._step = self._step
+        return other
 
     # -- where the run is ---------------------------------------------------------------------------------------
 
@@ -171,7 +187,7 @@ class Communicator:
             begin: Callable[..., Any] = dist.irecv if inward else dist.isend
             verb = "receiving" if inward else "sending"
             # Gloo keeps high tags for its collectives; 2^24 messages between two workers are never in flight at once.
-            start = partial(begin, chunk, peer, tag=number % (1 << 24))
+            start = partial(begin, chunk, peer, group=self._group, tag=number % (1 << 24))
             work = self._guard(start, f"{verb} {pending._what}", peer)
             (pending._receives if inward else pending._sends).setdefault(peer, []).append(work)
 
@@ -184,7 +200,9 @@ class Communicator:
         assert tensor.is_contiguous() and tensor.dtype is not torch.bool
         self._count(kind, tensor)
         staged = self._staged(tensor, copy=True)
-        work = self._guard(lambda: dist.all_reduce(staged, _OPS[op], async_op=True), f"all-reduce of {what}")
+        work = self._guard(
+            lambda: dist.all_reduce(staged, _OPS[op], group=self._group, async_op=True), f"all-reduce of {what}"
+        )
         self._wait(work, f"all-reduce of {what}")
         if staged is not tensor:
             tensor.copy_(staged)
@@ -199,7 +217,9 @@ class Communicator:
         if tensor.numel():
             self._count(kind, tensor)
             places, part = [_as_bytes(place) for place in gathered], _as_bytes(staged)
-            work = self._guard(lambda: dist.all_gather(places, part, async_op=True), f"all-gather of {what}")
+            work = self._guard(
+                lambda: dist.all_gather(places, part, group=self._group, async_op=True), f"all-gather of {what}"
+            )
             self._wait(work, f"all-gather of {what}")
         return gathered.to(tensor.device)
 
@@ -213,7 +233,7 @@ class Communicator:
         staged = self._staged(tensor, copy=True)
         data = _as_bytes(staged)
         name = f"broadcast of {what} from worker {source}"
-        work = self._guard(lambda: dist.broadcast(data, source, async_op=True), name)
+        work = self._guard(lambda: dist.broadcast(data, source, group=self._group, async_op=True), name)
         self._wait(work, name)
         if staged is not tensor:
             tensor.copy_(staged)
@@ -225,7 +245,7 @@ class Communicator:
             return
         # An all-reduce of one number: dist.barrier has no deadline of its own on every backend.
         token = torch.zeros(1, device=self.device if self.backend == "nccl" else "cpu")
-        work = self._guard(lambda: dist.all_reduce(token, async_op=True), f"barrier {what}")
+        work = self._guard(lambda: dist.all_reduce(token, group=self._group, async_op=True), f"barrier {what}")
         self._wait(work, f"barrier {what}")
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ import ctypes
 import math
 import mmap
 import tempfile
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -35,20 +36,23 @@ class _Pool:
         self._idle: list[tuple[int, mmap.mmap]] = []  # (request at which it was put here, block), oldest first
         self._returned: deque[mmap.mmap] = deque()  # by finalisers, which may run anywhere: appending is atomic
         self._requests = 0
+        self._lock = threading.Lock()  # finalisers do not take it
         self._live: set[int] = set()  # addresses of blocks that tensors lie on
         self.folder: Path | None = None  # where blocks lie in files; None: in memory
         self.thrifty = False  # give idle blocks back before new ones are made
 
     def take(self, num_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         """Bytes whose block comes back when the array, and every tensor on it, is gone."""
-        self._requests += 1
-        while self._returned:
-            self._idle.append((self._requests, self._returned.popleft()))
-        while self._idle and self._requests - self._idle[0][0] > _PATIENCE:
-            self._idle.pop(0)
-        block = self._best(num_bytes)
+        with self._lock:
+            self._requests += 1
+            while self._returned:
+                self._idle.append((self._requests, self._returned.popleft()))
+            while self._idle and self._requests - self._idle[0][0] > _PATIENCE:
+                self._idle.pop(0)
+            block = self._best(num_bytes)
+            if block is None:
+                self._make_room(num_bytes if self.thrifty else 0)
         if block is None:
-            self._make_room(num_bytes if self.thrifty else 0)
             block = _new_block(num_bytes, self.folder)
         array = np.frombuffer(block, dtype=np.uint8, count=num_bytes)
         self._live.add(array.ctypes.data)

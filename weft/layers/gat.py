@@ -16,6 +16,7 @@ class _Leaky(MultiHead):
     """Logits through a leaky relu, and an output that the softmax's backward pass reads."""
 
     output_is_free = False
+    adds_loops = True
 
     def __init__(
         self,

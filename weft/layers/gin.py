@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.aggregate import GraphView
+from weft.aggregate.topology import Reduce, Weight
 from weft.layers.layer import Layer, weight_first
 from weft.layers.linear import bias, linear, weight
 from weft.layers.norm import BatchNorm
@@ -19,6 +20,9 @@ class GIN(Layer):
         self.norm = BatchNorm(num_out) if batch_norm else None
         self.second = weight(num_out, num_out)
         self.bias = bias(num_out, use_bias)
+
+    def input_aggregate(self) -> tuple[Reduce, Weight]:
+        return "sum", None
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         own = (1 + self.eps).to(x.dtype)

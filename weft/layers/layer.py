@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from weft.aggregate import GraphView
+from weft.aggregate.topology import Reduce, Weight
 
 
 class Layer(nn.Module):
@@ -12,7 +13,17 @@ class Layer(nn.Module):
     num_out: int
     output_is_free = True  # whether the output of `combine` may be written to: nothing keeps it for backward
     late_output = False  # whether `combine` ends with an aggregation, or a product of one, and hands out a late tensor
+    adds_loops = False  # whether every vertex gets an edge from itself
+    reads_input = True  # whether the input is read otherwise than through `input_aggregate`
+    wants_degrees = False  # whether coefficients depend on the degrees of sources
     late_input = False  # whether the first thing that `combine` does with x is a product or an aggregation
+
+    def input_aggregate(self) -> tuple[Reduce, Weight] | None:
+        """The one aggregate of its input that the layer reads, if that has no parameters: of constant rows a constant.
+
+        None: there is none such (attention), so that it cannot be kept.
+        """
+        return None
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} does not say how it combines rows")

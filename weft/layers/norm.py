@@ -27,7 +27,7 @@ class BatchNorm(nn.Module):
         if not self.training:
             mean, variance, count = self.running_mean.to(x.dtype), self.running_var.to(x.dtype), 0
         else:
-            count = graph.shard.num_global_nodes
+            count = graph.total_rows(x.shape[0])
             mean = _total(x.sum(0), graph) / count
             variance = _total(((x - mean) ** 2).sum(0), graph) / count
             if not graph.replaying:

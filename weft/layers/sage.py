@@ -4,7 +4,7 @@ from torch import Tensor
 
 from weft.aggregate import GraphView
 from weft.aggregate.late import alone
-from weft.aggregate.topology import Reduce
+from weft.aggregate.topology import Reduce, Weight
 from weft.layers.layer import Layer, weight_first
 from weft.layers.linear import bias, linear, linear_sides, weight
 
@@ -18,6 +18,9 @@ class SAGE(Layer):
         self.root = weight(num_out, num_in)
         self.neighbour = weight(num_out, num_in)
         self.bias = bias(num_out, use_bias)
+
+    def input_aggregate(self) -> tuple[Reduce, Weight]:
+        return self.reduce, None
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         if self.reduce != "max" and weight_first(graph, x, self.num_in, self.num_out):

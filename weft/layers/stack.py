@@ -102,7 +102,8 @@ class Stack(nn.Module):
             with graph.late_results(self._knows_late(depth)):
                 out = layer.combine(graph, x)
         else:
-            out = layer(graph.squared(), x)[: graph.num_out]
+            view = graph if getattr(layer, "any_level", False) else graph.squared()
+            out = layer(view, x)[: graph.num_out]
         return out + linear(graph.own(x), self.skips[depth]) if self.config.residual else out
 
     def _knows_late(self, depth: int) -> bool:

@@ -9,8 +9,8 @@ from weft.partition.store import (
     load_original_ids,
     load_shard,
     read_owner,
-    read_positions,
     read_partition,
+    read_positions,
     write_partition,
 )
 
@@ -29,8 +29,8 @@ __all__ = [
     "make_shards",
     "quality",
     "read_owner",
-    "read_positions",
     "read_partition",
+    "read_positions",
     "whole_shard",
     "write_partition",
 ]

@@ -40,7 +40,7 @@ def score(logits: Tensor, y: Tensor, masks: dict[str, Tensor], metric: str, view
     for split, mask in masks.items():
         rows = mask.nonzero().squeeze(1)
         if metrics.needs_scores(metric):
-            values[split] = _from_scores(logits[rows], y[rows], view)
+            values[split] = from_scores(logits[rows], y[rows], view)
         else:
             counts = metrics.confusion_counts(logits[rows], y[rows])
             view.comm.all_reduce(counts, "control", f"{split} counts")
@@ -48,7 +48,8 @@ def score(logits: Tensor, y: Tensor, masks: dict[str, Tensor], metric: str, view
     return {split: value for split, value in values.items() if not math.isnan(value)}
 
 
-def _from_scores(logits: Tensor, y: Tensor, view: GraphView) -> float:
+def from_scores(logits: Tensor, y: Tensor, view: GraphView) -> float:
+    """The area under the ROC curve of all workers' rows."""
     longest = torch.tensor([len(y)])
     view.comm.all_reduce(longest, "control", "longest split", op="max")
     scores, positive = metrics.auc_inputs(logits, y, rows=int(longest))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from weft.aggregate import Adaptive, GraphView
@@ -16,32 +15,16 @@ from weft.aggregate.late import nothing_is_late
 from weft.comm import KINDS, Communicator, all_reduce_gradients
 from weft.errors import UserError
 from weft.layers import replicated_parameters
+from weft.sample import Counts
 from weft.train.checkpoint import Progress, load_checkpoint, newest_valid, restore_exchange, save_checkpoint
-from weft.train.evaluate import choose_metric, pick_masks, predict, score
-from weft.train.loss import GlobalLoss
+from weft.train.objective import Objective
 from weft.train.optim import OptimConfig, build_optimiser, learning_rate
 from weft.train.runfolder import RunFolder
+from weft.train.settings import TrainConfig
+from weft.train.steps import Step, Steps
 from weft.train.trace import Trace
 
 WIRE = tuple(kind for kind in KINDS if kind != "control")
-
-
-class TrainConfig(BaseModel):
-    """How long, how judged, what is kept."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    epochs: int = Field(100, ge=1, description="passes over the graph")
-    eval_every: int = Field(1, ge=1, description="epochs between two evaluations")
-    patience: int | None = Field(None, ge=1, description="stop after so many epochs without a better one on validation")
-    metric: str = Field("auto", description="auto, accuracy, macro_f1, micro_f1 or roc_auc; judged on validation")
-    select: Literal["metric", "loss"] = Field("metric", description="what on validation says which epoch is best")
-    class_weights: Literal["none", "balanced"] = Field("none", description="balanced: rare classes weigh more")
-    split: int = Field(0, ge=0, description="which split, where a data set has several")
-    precision: Literal["float32", "bfloat16", "float64"] = Field("float32", description="of rows and dense work")
-    cache_input: bool = Field(True, description="aggregate constant input once, where that is exact")
-    checkpoint_every: int = Field(10, ge=0, description="epochs between two checkpoints; 0: only at the end")
-    trace_epochs: int = Field(3, ge=0, description="epochs, from the second on, whose timeline is recorded")
 
 
 @dataclass
@@ -50,6 +33,7 @@ class Task:
 
     view: GraphView
     model: nn.Module
+    objective: Objective
     train: TrainConfig
     optim: OptimConfig
     folder: RunFolder
@@ -66,21 +50,13 @@ class Outcome:
     train_loss: float
     records: list[dict[str, Any]]
     last_weights: dict[str, Tensor]
+    counts: Counts | None = None  # of the rows that minibatches read; None: full graph
 
 
 def fit(task: Task, resume: bool = False) -> Outcome:
     """Trains until the epochs are done, patience ends or SIGTERM comes; leaves the best weights in the model."""
-    view, model, config, comm = task.view, task.model, task.train, task.view.comm
-    x, y, masks = inputs(view, model, config)
-    metric = choose_metric(config.metric, y, view.shard.num_classes)
-    train_rows = (masks["train"] & known(y)).nonzero().squeeze(1)
-    loss_of = GlobalLoss(y, train_rows, view.shard.num_classes, config.class_weights, comm)
-    if loss_of.count == 0:
-        raise UserError(f"{view.shard.graph_name} has no training vertex with a known label: give it a train split")
-    val_loss_of = None
-    if config.select == "loss" and "val" in masks:
-        val_rows = (masks["val"] & known(y)).nonzero().squeeze(1)
-        val_loss_of = GlobalLoss(y, val_rows, view.shard.num_classes, "none", comm)
+    view, model, objective, config, comm = task.view, task.model, task.objective, task.train, task.view.comm
+    metric, steps = objective.metric, objective.steps
     optimiser = build_optimiser(task.optim, model)
     progress, best = Progress(), _weights(model)
     if resume:
@@ -97,17 +73,17 @@ def fit(task: Task, resume: bool = False) -> Outcome:
         comm.step = f"epoch {progress.epoch}"
         task.trace.enabled = 2 <= progress.epoch < 2 + config.trace_epochs or progress.epoch == config.epochs == 1
         with task.trace.span(f"epoch {progress.epoch}", "epoch", epoch=progress.epoch):
-            record = _epoch(task, x, loss_of, optimiser, progress.epoch, stop)
+            record = _epoch(task, steps, optimiser, progress.epoch, stop)
             loss = record["train_loss"]
             if not math.isfinite(loss):
                 _give_up(task, record)
             _adapt(task, record)
             if progress.epoch % config.eval_every == 0 or progress.epoch == config.epochs:
-                _evaluate_epoch(task, x, y, masks, metric, val_loss_of, record)
-                if _is_better(record, f"val_{metric}" if val_loss_of is None else "val_loss", progress):
+                _evaluate_epoch(task, record)
+                if _is_better(record, "val_loss" if "val_loss" in record else f"val_{metric}", progress):
                     best = _weights(model)
         if config.patience is not None and progress.epoch - progress.best_epoch >= config.patience:
-            stopped_early = "val" in masks
+            stopped_early = objective.has_validation
         records.append(record)
         if comm.worker == 0:
             task.folder.append(record)
@@ -116,59 +92,52 @@ def fit(task: Task, resume: bool = False) -> Outcome:
             save_checkpoint(task.folder.checkpoints, model, optimiser, progress, best, view)
             last_saved = progress.epoch
     comm.step = "the end"
+    steps.close()
     if last_saved != progress.epoch or not records:
         save_checkpoint(task.folder.checkpoints, model, optimiser, progress, best, view)
     stop.restore()
     last = _weights(model)
     model.load_state_dict(best)
-    values = score(predict(model, view, x), y, masks, metric, view)
+    values, _ = objective.judge()
     status: Literal["finished", "interrupted"] = "interrupted" if stop.seen else "finished"
-    return Outcome(status, metric, progress, values, loss, records, last)
+    return Outcome(status, metric, progress, values, loss, records, last, steps.counts)
 
 
-def inputs(view: GraphView, model: nn.Module, config: TrainConfig) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Input rows, targets and masks of this worker, in the run's precision; constant input is declared as such."""
-    shard = view.shard
-    if shard.y is None:
-        raise UserError(f"{shard.graph_name} has no labels to train on: ingest it with --labels")
-    masks = pick_masks(shard, config.split)
-    if "train" not in masks:
-        raise UserError(f"{shard.graph_name} has no training vertices: ingest it with a split")
-    dtype = getattr(torch, config.precision)
-    embedding: nn.Parameter | None = getattr(model, "embedding", None)
-    if config.precision == "float64":
-        model.double()
-    if embedding is not None:
-        return embedding, shard.y, masks
-    assert shard.x is not None
-    x = shard.x.to(view.comm.device, dtype)
-    settings = getattr(model, "config", None)
-    if getattr(settings, "row_normalise", False):
-        x = x / x.abs().sum(1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
-    if config.cache_input and getattr(settings, "input_dropout", 0.0) == 0.0:
-        view.hold_constant(x)
-    return x, shard.y, masks
-
-
-def known(y: Tensor) -> Tensor:
-    """Which vertices have a target, bool [N]."""
-    return (y >= 0).any(1) if y.dim() == 2 else y >= 0
-
-
-def _epoch(
-    task: Task, x: Tensor, loss_of: GlobalLoss, optimiser: torch.optim.Optimizer, epoch: int, stop: "_StopFlag"
-) -> dict[str, Any]:
-    """One step over the full graph. Every worker returns the same record."""
-    view, comm, span = task.view, task.view.comm, task.trace.span
+def _epoch(task: Task, steps: Steps, optimiser: torch.optim.Optimizer, epoch: int, stop: "_StopFlag") -> dict[str, Any]:
+    """One pass over the training vertices. Every worker returns the same record."""
+    comm = task.view.comm
     rate = learning_rate(task.optim, epoch, task.train.epochs)
     for group in optimiser.param_groups:
         group["lr"] = rate
-    clock, sent, waited = _Clock(), dict(comm.sent), comm.waited_seconds
+    clock, sent = _Clock(), dict(comm.sent)
     task.model.train()
+    loss, square = 0.0, 0.0
+    for count, step in enumerate(steps.epoch(epoch), 1):
+        clock.lap("plan")
+        share, norm = _step(task, step, optimiser, clock)
+        loss += share * step.weight
+        square += (norm * norm - square) / count
+    clock.lap("plan")
+    totals = _totals(comm, loss, stop, sent, steps.planned_bytes())
+    clock.lap("all_reduce")
+    return {
+        "epoch": epoch,
+        "seconds": clock.total(),
+        "train_loss": float(totals[0]),
+        "learning_rate": rate,
+        "grad_norm": math.sqrt(square),
+        "wire_bytes": {kind: int(count) for kind, count in zip(WIRE, totals[2:], strict=True)},
+        "phase_seconds": {name: seconds for name, seconds in clock.laps.items() if name != "plan" or count > 1},
+    }
+
+
+def _step(task: Task, step: Step, optimiser: torch.optim.Optimizer, clock: "_Clock") -> tuple[float, float]:
+    """Forward, backward, one all-reduce, and the optimiser; returns this worker's share of the loss, and the norm."""
+    comm, span = task.view.comm, task.trace.span
+    waited = comm.waited_seconds
     optimiser.zero_grad()
-    view.noise.begin(epoch)
-    with span("forward"), view.restricted():
-        loss = loss_of(task.model(view, x))
+    with span("forward"):
+        loss = step.loss()
     clock.lap("forward")
     forward_waited = comm.waited_seconds
     with span("backward"):
@@ -180,7 +149,7 @@ def _epoch(
     )
     with span("all-reduce", "communicate"):
         all_reduce_gradients(comm, replicated_parameters(task.model))
-        totals = _totals(comm, loss, stop, sent)
+        share = loss.item()
     clock.lap("all_reduce")
     with span("optimiser"):
         norm = _gradient_norm(task, comm)
@@ -190,15 +159,7 @@ def _epoch(
             )
         optimiser.step()
     clock.lap("optimiser")
-    return {
-        "epoch": epoch,
-        "seconds": clock.total(),
-        "train_loss": float(totals[0]),
-        "learning_rate": rate,
-        "grad_norm": norm,
-        "wire_bytes": {kind: int(count) for kind, count in zip(WIRE, totals[2:], strict=True)},
-        "phase_seconds": clock.laps,
-    }
+    return share, norm
 
 
 def _adapt(task: Task, record: dict[str, Any]) -> None:
@@ -221,10 +182,12 @@ def _adapt(task: Task, record: dict[str, Any]) -> None:
         record["widths"].setdefault(layer, {}).setdefault(direction, {})[str(bits)] = count
 
 
-def _totals(comm: Communicator, loss: Tensor, stop: "_StopFlag", sent: dict[str, int]) -> list[float]:
+def _totals(
+    comm: Communicator, loss: float, stop: "_StopFlag", sent: dict[str, int], planned: dict[str, int]
+) -> list[float]:
     """Loss, stop requests and this epoch's bytes by class, summed over the workers."""
-    counts = [comm.sent[kind] - sent[kind] for kind in WIRE]
-    totals = torch.tensor([loss.item(), float(stop.asked), *counts], dtype=torch.float64)
+    counts = [comm.sent[kind] - sent[kind] + planned[kind] for kind in WIRE]
+    totals = torch.tensor([loss, float(stop.asked), *counts], dtype=torch.float64)
     comm.all_reduce(totals, "control", "epoch totals")
     stop.seen = bool(totals[1] > 0)
     values: list[float] = totals.tolist()
@@ -243,23 +206,13 @@ def _gradient_norm(task: Task, comm: Communicator) -> float:
     return math.sqrt(square)
 
 
-def _evaluate_epoch(
-    task: Task,
-    x: Tensor,
-    y: Tensor,
-    masks: dict[str, Tensor],
-    metric: str,
-    val_loss_of: GlobalLoss | None,
-    record: dict[str, Any],
-) -> None:
+def _evaluate_epoch(task: Task, record: dict[str, Any]) -> None:
     started = time.perf_counter()
     with task.trace.span("evaluate"):
-        logits = predict(task.model, task.view, x)
-        values = score(logits, y, masks, metric, task.view)
-        if val_loss_of is not None:
-            loss = val_loss_of(logits).double().view(1)
-            record["val_loss"] = float(task.view.comm.all_reduce(loss, "control", "validation loss"))
-    record.update({f"{split}_{metric}": value for split, value in values.items()})
+        values, val_loss = task.objective.judge()
+    if val_loss is not None:
+        record["val_loss"] = val_loss
+    record.update({f"{split}_{task.objective.metric}": value for split, value in values.items()})
     record["phase_seconds"]["evaluate"] = time.perf_counter() - started
 
 
@@ -312,13 +265,13 @@ class _Clock:
 
     def lap(self, name: str) -> None:
         now = time.perf_counter()
-        self.laps[name], self._last = now - self._last, now
+        self.laps[name], self._last = self.laps.get(name, 0.0) + now - self._last, now
 
     def move(self, to: str, phases: tuple[str, ...], seconds: tuple[float, ...]) -> None:
         """Takes seconds out of phases and puts them into one of their own."""
         for phase, share in zip(phases, seconds, strict=True):
             self.laps[phase] -= share
-        self.laps[to] = sum(seconds)
+        self.laps[to] = self.laps.get(to, 0.0) + sum(seconds)
 
     def total(self) -> float:
         return self._last - self._start

@@ -44,14 +44,23 @@ class GlobalLoss:
 
     def __call__(self, logits: Tensor) -> Tensor:
         """This worker's share: the shares of all workers add up to the loss."""
-        chosen = logits[self.rows]
-        if chosen.dtype == torch.bfloat16:
-            chosen = chosen.float()
-        weights = None if self.weights is None else self.weights.to(chosen.dtype)
+        return self.share(logits[self.rows], self.y, self.divisor)
+
+    def weigh(self, y: Tensor) -> Tensor:
+        """What targets count in a divisor, float64: those of a minibatch, summed over workers, are its own."""
+        if self.multi_label:
+            return (y >= 0).sum().double()
+        return torch.tensor(float(len(y)), dtype=torch.float64) if self.weights is None else self.weights[y].sum()
+
+    def share(self, logits: Tensor, y: Tensor, divisor: Tensor) -> Tensor:
+        """The loss of some rows, all of whose targets count, over a divisor that is the same for all workers."""
+        if logits.dtype == torch.bfloat16:
+            logits = logits.float()
+        weights = None if self.weights is None else self.weights.to(logits.dtype)
         if not self.multi_label:
-            total = functional.cross_entropy(chosen, self.y, weight=weights, reduction="sum")
-            return total / self.divisor.to(chosen.dtype)
-        known = self.y >= 0
-        target = self.y.clamp(min=0).to(chosen.dtype)
-        each = functional.binary_cross_entropy_with_logits(chosen, target, pos_weight=weights, reduction="none")
-        return (each * known).sum() / self.divisor.to(chosen.dtype)
+            total = functional.cross_entropy(logits, y, weight=weights, reduction="sum")
+            return total / divisor.to(logits.dtype)
+        known = y >= 0
+        target = y.clamp(min=0).to(logits.dtype)
+        each = functional.binary_cross_entropy_with_logits(logits, target, pos_weight=weights, reduction="none")
+        return (each * known).sum() / divisor.to(logits.dtype)

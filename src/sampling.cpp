@@ -1,0 +1,332 @@
+// Sampling in-edges, and numbering what was sampled. Draws are hashes of a key and global ids, so that they do not
+// depend on threads, workers or order; results come in the order of the edges that they were drawn from.
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "bind.h"
+#include "hash.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kRowsAlone = 2048;   // fewer are not worth waking threads for
+constexpr int64_t kFloydMost = 64;     // above, one walk over the edges is cheaper than searching what was drawn
+constexpr int kAhead = 16;             // entries of a table that are asked for before they are needed
+
+enum Method : int { kNeighbour = 0, kWeighted = 1, kLabor = 2 };
+
+struct Rows {
+    const int64_t *indptr;
+    const int32_t *indices;  // columns
+    const float *weight;     // may be null
+    const int64_t *row_ids;  // global id of every row
+    const int64_t *col_ids;  // global id of every column
+};
+
+uint64_t bounded(uint64_t random, uint64_t bound) {
+    return static_cast<uint64_t>(static_cast<unsigned __int128>(random) * bound >> 64);
+}
+
+double unit(uint64_t random) { return static_cast<double>((random >> 11) + 1) * 0x1.0p-53; }  // in (0, 1]
+
+// k of d numbers without repetition, ascending. Every subset is as likely as any other.
+void draw(uint64_t key, int64_t degree, int64_t k, int64_t *drawn) {
+    if (k > kFloydMost) {
+        int64_t found = 0;
+        for (int64_t at = 0; found < k; at++)
+            if (bounded(splitmix64(key + static_cast<uint64_t>(at)), degree - at) < static_cast<uint64_t>(k - found))
+                drawn[found++] = at;
+        return;
+    }
+    for (int64_t count = 0; count < k; count++) {  // Floyd: of the first `last + 1` numbers, one that is new
+        const int64_t last = degree - k + count;
+        int64_t pick = static_cast<int64_t>(bounded(splitmix64(key + static_cast<uint64_t>(count)), last + 1));
+        int64_t at = count;
+        while (at > 0 && drawn[at - 1] > pick) at--;
+        if (at > 0 && drawn[at - 1] == pick) {  // taken: then the last, which is larger than all
+            pick = last;
+            at = count;
+        }
+        for (int64_t move = count; move > at; move--) drawn[move] = drawn[move - 1];
+        drawn[at] = pick;
+    }
+}
+
+// The k edges with the smallest -log(u) / weight: without repetition, each draw in proportion to what is left.
+void draw_weighted(uint64_t key, const float *weight, int64_t degree, int64_t k, int64_t *drawn,
+                   std::vector<std::pair<double, int64_t>> &scratch) {
+    scratch.clear();
+    for (int64_t at = 0; at < degree; at++)
+        if (weight[at] > 0)
+            scratch.emplace_back(-std::log(unit(splitmix64(key + static_cast<uint64_t>(at)))) / weight[at], at);
+    std::nth_element(scratch.begin(), scratch.begin() + (k - 1), scratch.end());
+    for (int64_t at = 0; at < k; at++) drawn[at] = scratch[at].second;
+    std::sort(drawn, drawn + k);
+}
+
+int64_t positive(const float *weight, int64_t degree) {
+    int64_t count = 0;
+    for (int64_t at = 0; at < degree; at++) count += weight[at] > 0;
+    return count;
+}
+
+struct Sample {
+    Rows graph;
+    const int32_t *rows;      // which rows, all minibatches' one after another
+    const int64_t *bounds;    // where each minibatch's begin, [K + 1]
+    const uint64_t *keys;     // of each minibatch, for this hop
+    int64_t batches;
+    int64_t fanout;           // negative: all
+    int method;
+    int threads;
+};
+
+uint64_t row_key(const Sample &s, int64_t batch, int64_t i) {
+    return splitmix64(s.keys[batch] ^ static_cast<uint64_t>(s.graph.row_ids[s.rows[i]]));
+}
+
+// A source is taken by all rows that reach it with their share of k out of d, or by none: they draw the same number.
+template <class Take>
+void each_taken(const Sample &s, int64_t batch, const int32_t *from, int64_t degree, Take &&take) {
+    const double threshold = static_cast<double>(s.fanout) / static_cast<double>(degree);
+    for (int64_t at = 0; at < degree; at++)
+        if (unit(splitmix64(s.keys[batch] ^ static_cast<uint64_t>(s.graph.col_ids[from[at]]))) <= threshold) take(at);
+}
+
+// How many edges each row keeps.
+void count_sampled(const Sample &s, int64_t *counts) {
+    for (int64_t batch = 0; batch < s.batches; batch++) {
+        const int64_t first = s.bounds[batch], end = s.bounds[batch + 1];
+        const bool alone = end - first < kRowsAlone;
+#pragma omp parallel for schedule(static) num_threads(alone ? 1 : s.threads)
+        for (int64_t i = first; i < end; i++) {
+            const int64_t begin = s.graph.indptr[s.rows[i]];
+            const int64_t degree = s.graph.indptr[s.rows[i] + 1] - begin;
+            int64_t count = degree;
+            if (s.fanout >= 0 && degree > s.fanout) {
+                count = s.fanout;
+                if (s.method == kWeighted) {
+                    count = std::min(count, positive(s.graph.weight + begin, degree));
+                } else if (s.method == kLabor) {
+                    count = 0;
+                    each_taken(s, batch, s.graph.indices + begin, degree, [&](int64_t) { count++; });
+                }
+            }
+            counts[i] = count;
+        }
+    }
+}
+
+// The sampled edges of row i, at out_start[i]: their columns, and where they stand among all edges if that is wanted.
+void fill_sampled(const Sample &s, const int64_t *out_start, int32_t *columns, int64_t *positions) {
+    for (int64_t batch = 0; batch < s.batches; batch++) {
+        const int64_t first = s.bounds[batch], end = s.bounds[batch + 1];
+        const bool alone = end - first < kRowsAlone;
+#pragma omp parallel num_threads(alone ? 1 : s.threads)
+        {
+            std::vector<int64_t> drawn;
+            std::vector<std::pair<double, int64_t>> scratch;
+#pragma omp for schedule(static)
+            for (int64_t i = first; i < end; i++) {
+                if (i + kAhead / 2 < end) __builtin_prefetch(s.graph.indices + s.graph.indptr[s.rows[i + kAhead / 2]]);
+                const int64_t begin = s.graph.indptr[s.rows[i]];
+                const int64_t degree = s.graph.indptr[s.rows[i] + 1] - begin;
+                const int32_t *from = s.graph.indices + begin;
+                const float *weight = s.graph.weight == nullptr ? nullptr : s.graph.weight + begin;
+                const int64_t count = out_start[i + 1] - out_start[i];
+                if (count == 0) continue;
+                if (static_cast<int64_t>(drawn.size()) < count) drawn.resize(count);
+                if (count == degree)
+                    std::iota(drawn.begin(), drawn.begin() + degree, int64_t{0});
+                else if (s.method == kLabor)
+                    each_taken(s, batch, from, degree, [&, found = int64_t{0}](int64_t at) mutable { drawn[found++] = at; });
+                else if (s.method == kWeighted)
+                    draw_weighted(row_key(s, batch, i), weight, degree, count, drawn.data(), scratch);
+                else
+                    draw(row_key(s, batch, i), degree, count, drawn.data());
+                for (int64_t at = 0; at < count; at++) columns[out_start[i] + at] = from[drawn[at]];
+                if (positions == nullptr) continue;
+                for (int64_t at = 0; at < count; at++) positions[out_start[i] + at] = begin + drawn[at];
+            }
+        }
+    }
+}
+
+// Numbers vertices in the order in which they first appear. `table` has one entry per vertex, all -1 before and
+// after; `nodes` holds those that have a number already, and has room for all that may come.
+int64_t number_new(int32_t *table, int32_t *nodes, int64_t known, const int32_t *ends, int64_t edges,
+                   int32_t *columns) {
+    for (int64_t at = 0; at < known; at++) table[nodes[at]] = static_cast<int32_t>(at);
+    int64_t count = known;
+    for (int64_t at = 0; at < edges; at++) {
+        if (at + kAhead < edges) __builtin_prefetch(table + ends[at + kAhead], 1);
+        int32_t &entry = table[ends[at]];
+        if (entry < 0) {
+            entry = static_cast<int32_t>(count);
+            nodes[count++] = ends[at];
+        }
+        columns[at] = entry;
+    }
+    for (int64_t at = 0; at < count; at++) table[nodes[at]] = -1;
+    return count;
+}
+
+// Where each vertex's row is: own rows by themselves, others by the slot that `table` has or now gets (from `slots`
+// on; negative entries have none). Vertices that got one are written to `fetched`; returns how many.
+int64_t find_slots(int32_t *table, const int32_t *nodes, int64_t count, int64_t own_start, int64_t own_end,
+                   int64_t slots, int32_t *where, int32_t *fetched) {
+    const int64_t own = own_end - own_start;
+    int64_t more = 0;
+    for (int64_t at = 0; at < count; at++) {
+        if (at + kAhead < count) __builtin_prefetch(table + nodes[at + kAhead], 1);
+        const int64_t node = nodes[at];
+        if (node >= own_start && node < own_end) {
+            where[at] = static_cast<int32_t>(node - own_start);
+            continue;
+        }
+        int32_t &entry = table[node];
+        if (entry < 0) {
+            entry = static_cast<int32_t>(slots + more);
+            fetched[more++] = static_cast<int32_t>(node);
+        }
+        where[at] = static_cast<int32_t>(own + entry);
+    }
+    return more;
+}
+
+// Rows out of three places that follow one another in the numbering of `where`.
+void gather_places(const char *const *places, const int64_t *starts, const int32_t *where, int64_t count,
+                   int64_t row_bytes, char *out, int threads) {
+    const int64_t ahead = row_bytes > 1024 ? 4 : 8;
+    const auto at_row = [&](int32_t row) {
+        const int place = (row >= starts[1]) + (row >= starts[2]);
+        return places[place] + (row - starts[place]) * row_bytes;
+    };
+#pragma omp parallel for schedule(static) num_threads(count * row_bytes < 65536 ? 1 : threads)
+    for (int64_t k = 0; k < count; k++) {
+        if (k + ahead < count) {
+            const char *next = at_row(where[k + ahead]);
+            for (int64_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(next + at);
+        }
+        std::memcpy(out + k * row_bytes, at_row(where[k]), row_bytes);
+    }
+}
+
+// Two sides' edges in one row each, ascending by the id of their source, as they do on either side; columns of the
+// second side follow those of the first. `order` says where each edge stood, the second side after the first.
+void merge_sides(const int64_t *first_start, const int32_t *first, const int64_t *second_start, const int32_t *second,
+                 int64_t rows, int64_t first_columns, const int64_t *ids, int64_t *out_start, int32_t *out,
+                 int64_t *order, int threads) {
+    for (int64_t row = 0; row <= rows; row++) out_start[row] = first_start[row] + second_start[row];
+    const int64_t before = first_start[rows];
+#pragma omp parallel for schedule(dynamic, 1024) num_threads(threads)
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t a = first_start[row], b = second_start[row];
+        for (int64_t at = out_start[row]; at < out_start[row + 1]; at++) {
+            const bool from_first =
+                b == second_start[row + 1] ||
+                (a < first_start[row + 1] && ids[first[a]] <= ids[first_columns + second[b]]);
+            if (order != nullptr) order[at] = from_first ? a : before + b;
+            out[at] = from_first ? first[a++] : static_cast<int32_t>(first_columns + second[b++]);
+        }
+    }
+}
+
+// A loop first in every row, edges from a row to itself left out. Weights: those of the loops, and of the others.
+int64_t with_loops(const int64_t *indptr, const int32_t *indices, const double *weight, const double *loop_weight,
+                   int64_t rows, int64_t *out_indptr, int32_t *out_indices, double *out_weight) {
+    int64_t count = 0;
+    out_indptr[0] = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        if (out_weight != nullptr) out_weight[count] = loop_weight == nullptr ? 1.0 : loop_weight[row];
+        out_indices[count++] = static_cast<int32_t>(row);
+        for (int64_t k = indptr[row]; k < indptr[row + 1]; k++) {
+            if (indices[k] == row) continue;
+            if (out_weight != nullptr) out_weight[count] = weight == nullptr ? 1.0 : weight[k];
+            out_indices[count++] = indices[k];
+        }
+        out_indptr[row + 1] = count;
+    }
+    return count;
+}
+
+}  // namespace
+
+void bind_sampling(nb::module_ &module) {
+    const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
+    typedef std::tuple<Pointer, Pointer, Pointer, Pointer, Pointer> Graph;
+    const auto sample_of = [](const Graph &graph, Pointer rows, Pointer bounds, Pointer keys, int64_t batches,
+                              int64_t fanout, int method, int threads) {
+        auto [indptr, indices, weight, row_ids, col_ids] = graph;
+        const Rows from = {as<const int64_t>(indptr), as<const int32_t>(indices), as<const float>(weight),
+                           as<const int64_t>(row_ids), as<const int64_t>(col_ids)};
+        return Sample{from,    as<const int32_t>(rows), as<const int64_t>(bounds), as<const uint64_t>(keys), batches,
+                      fanout, method,                  threads};
+    };
+    module.def(
+        "count_sampled",
+        [=](Graph graph, Pointer rows, Pointer bounds, Pointer keys, int64_t batches, int64_t fanout, int method,
+            Pointer counts, int threads) {
+            count_sampled(sample_of(graph, rows, bounds, keys, batches, fanout, method, threads), as<int64_t>(counts));
+        },
+        unlocked);
+    module.def(
+        "fill_sampled",
+        [=](Graph graph, Pointer rows, Pointer bounds, Pointer keys, int64_t batches, int64_t fanout, int method,
+            Pointer starts, Pointer columns, Pointer positions, int threads) {
+            fill_sampled(sample_of(graph, rows, bounds, keys, batches, fanout, method, threads),
+                         as<const int64_t>(starts), as<int32_t>(columns), as<int64_t>(positions));
+        },
+        unlocked);
+    module.def(
+        "number_new",
+        [](Pointer table, Pointer nodes, int64_t known, Pointer ends, int64_t edges, Pointer columns) {
+            return number_new(as<int32_t>(table), as<int32_t>(nodes), known, as<const int32_t>(ends), edges,
+                              as<int32_t>(columns));
+        },
+        unlocked);
+    module.def(
+        "find_slots",
+        [](Pointer table, Pointer nodes, int64_t count, int64_t own_start, int64_t own_end, int64_t slots,
+           Pointer where, Pointer fetched) {
+            return find_slots(as<int32_t>(table), as<const int32_t>(nodes), count, own_start, own_end, slots,
+                              as<int32_t>(where), as<int32_t>(fetched));
+        },
+        unlocked);
+    module.def(
+        "gather_places",
+        [](Pointer own, int64_t num_own, Pointer cache, int64_t num_cached, Pointer fetched, Pointer where,
+           int64_t count, int64_t row_bytes, Pointer out, int threads) {
+            const char *places[] = {as<const char>(own), as<const char>(cache), as<const char>(fetched)};
+            const int64_t starts[] = {0, num_own, num_own + num_cached};
+            gather_places(places, starts, as<const int32_t>(where), count, row_bytes, as<char>(out), threads);
+        },
+        unlocked);
+    module.def(
+        "merge_sides",
+        [](Pointer first_start, Pointer first, Pointer second_start, Pointer second, int64_t rows,
+           int64_t first_columns, Pointer ids, Pointer out_start, Pointer out, Pointer order, int threads) {
+            merge_sides(as<const int64_t>(first_start), as<const int32_t>(first), as<const int64_t>(second_start),
+                        as<const int32_t>(second), rows, first_columns, as<const int64_t>(ids), as<int64_t>(out_start),
+                        as<int32_t>(out), as<int64_t>(order), threads);
+        },
+        unlocked);
+    module.def(
+        "with_loops",
+        [](Pointer indptr, Pointer indices, Pointer weight, Pointer loop_weight, int64_t rows, Pointer out_indptr,
+           Pointer out_indices, Pointer out_weight) {
+            return with_loops(as<const int64_t>(indptr), as<const int32_t>(indices), as<const double>(weight),
+                              as<const double>(loop_weight), rows, as<int64_t>(out_indptr), as<int32_t>(out_indices),
+                              as<double>(out_weight));
+        },
+        unlocked);
+}
+
+}  // namespace weft

@@ -1,0 +1,311 @@
+"""Minibatches: draws do not depend on placement, planning together changes no bit, volumes are the formula's."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.oracle.cases import UserLayer
+from tests.sample.cases import CLASSES, FEATURES, a_graph, spread, start
+from tests.workers import run_workers
+from weft.aggregate import GraphView
+from weft.comm import Communicator, all_reduce_gradients
+from weft.layers import ModelConfig, Stack, build_model
+from weft.layers.layer import Layer
+from weft.partition import Shard, make_shards, whole_shard
+from weft.sample import SampleConfig, Sampler, Seeds, Standing
+from weft.train.loss import GlobalLoss
+from weft.train.minibatches import make_minibatches, vertex_seeds
+from weft.train.steps import Sampled
+
+MODELS: dict[str, dict[str, Any]] = {
+    "gcn": {"name": "gcn", "layers": 2, "hidden": 8},
+    "sage": {"name": "sage", "layers": 2, "hidden": 8},
+    "sage-narrow": {"name": "sage", "layers": 2, "hidden": 3},
+    "sage-sum": {"name": "sage", "layers": 2, "hidden": 8, "reduce": "sum"},
+    "sage-max": {"name": "sage", "layers": 2, "hidden": 8, "reduce": "max"},
+    "gat": {"name": "gat", "layers": 2, "hidden": 4, "heads": 2, "attention_dropout": 0.3},
+    "gatv2": {"name": "gatv2", "layers": 2, "hidden": 4, "heads": 2},
+    "transformer": {"name": "transformer", "layers": 2, "hidden": 4, "heads": 2},
+    "rgcn": {"name": "rgcn", "layers": 2, "hidden": 4},
+    "residual": {"name": "sage", "layers": 3, "hidden": 8, "residual": True, "norm": "layer", "input_dropout": 0.2},
+    "own": {"name": "tests.oracle.test_minibatch:own_model", "layers": 2, "hidden": 8},
+}
+
+
+def own_model(num_in: int, num_out: int, config: ModelConfig) -> Stack:
+    """Layers as a user writes them, in a stack."""
+    layers = [UserLayer(num_in, config.hidden), UserLayer(config.hidden, num_out)]
+    return Stack(layers, config, [num_in, config.hidden, num_out])
+
+
+def known_seeds(shard: Shard) -> Tensor:
+    assert shard.y is not None and shard.train_mask is not None
+    return (shard.train_mask & (shard.y >= 0)).nonzero().squeeze(1)
+
+
+# -- what is drawn -------------------------------------------------------------------------------------------------
+
+
+def draw(comm: Communicator, shards: list[Shard], method: str, together: int) -> Any:
+    """(step, hop, vertex) -> its drawn in-edges, by global id, with all that they carry."""
+    shard = shards[comm.worker]
+    ids = torch.cat([each.global_ids for each in shards])
+    standing = Standing(shard, comm)
+    sampler = Sampler(shard, standing, comm, (3, 2, -1), method, 9, loops_apart=False)  # type: ignore[arg-type]
+    seeds = Seeds(known_seeds(shard), shard.global_ids, 7, 9, comm, standing.own.start)
+    found: dict[Any, Any] = {}
+    for first in range(0, seeds.steps, together):
+        steps = range(first, min(first + together, seeds.steps))
+        for batch in sampler.draw(4, steps, [seeds.nodes(4, step) for step in steps]):
+            assert torch.equal(ids[batch.nodes.long()][: len(batch.ids)], batch.ids)
+            for hop, level in enumerate(batch.hops):
+                csr = level.csr
+                for row in range(csr.num_rows):
+                    edges = range(int(csr.indptr[row]), int(csr.indptr[row + 1]))
+                    sources = [int(ids[batch.nodes[csr.indices[k]]]) for k in edges]
+                    data = [tuple(float(v) for d in csr.edge_data.values() for v in d[k].reshape(-1)) for k in edges]
+                    vertex = (batch.step, hop, int(batch.ids[row]))
+                    drawn = (sources, data, int(level.degrees[row]))
+                    assert found.setdefault(vertex, drawn) == drawn
+    return found
+
+
+@pytest.mark.parametrize("method", ["neighbour", "labor", "weighted"])
+def test_draws_do_not_depend_on_placement_or_planning(method):
+    graph = a_graph(weighted=True)
+    (wanted,) = run_workers(draw, 1, [whole_shard(graph, reorder=False)], method, 1)
+    assert {step for step, _, _ in wanted} == set(range(-(-int(known_seeds(whole_shard(graph)).numel()) // 7)))
+    for num_workers, together, skewed in ((1, 3, False), (2, 1, False), (3, 4, True), (4, 100, False)):
+        shards = make_shards(graph, spread(graph.num_nodes, num_workers, skewed), num_workers)
+        found: dict[Any, Any] = {}
+        for answer in run_workers(draw, num_workers, shards, method, together):
+            for vertex, drawn in answer.items():
+                assert found.setdefault(vertex, drawn) == drawn, "two workers drew differently"
+        assert found == wanted
+
+
+def seeds_of(comm: Communicator, ids: list[Tensor], batch: int) -> Any:
+    mine = ids[comm.worker]
+    seeds = Seeds(torch.arange(mine.numel()), mine, batch, 1, comm, 0)
+    return [[mine[rows].tolist() for rows in seeds.epoch(epoch)] for epoch in (1, 2)]
+
+
+@pytest.mark.parametrize("num_workers", [1, 4])
+def test_every_seed_is_in_one_minibatch_of_an_epoch(num_workers):
+    """4,097 seeds in batches of 1,024: five steps for every worker, also for one that has no seed."""
+    everyone = torch.randperm(4097, generator=torch.Generator().manual_seed(1)) * 3
+    shares = [everyone] if num_workers == 1 else [everyone[:4000], everyone[4000:4001], everyone[:0], everyone[4001:]]
+    answers = run_workers(seeds_of, num_workers, shares, 1024)
+    epochs = []
+    for epoch in (0, 1):
+        steps = [[seed for answer in answers for seed in answer[epoch][step]] for step in range(5)]
+        assert all(len(answer[epoch]) == 5 for answer in answers)
+        assert [len(step) for step in steps] == [1024, 1024, 1024, 1024, 1]
+        assert sorted(seed for step in steps for seed in step) == sorted(everyone.tolist())
+        epochs.append([sorted(step) for step in steps])
+    assert epochs[0] != epochs[1]
+    (alone,) = run_workers(seeds_of, 1, [everyone], 1024)
+    assert epochs == [[sorted(step) for step in epoch] for epoch in alone]
+
+
+# -- what is trained -----------------------------------------------------------------------------------------------
+
+
+def gradients(comm: Communicator, shards: list[Shard], model: dict[str, Any], settings: dict[str, Any]) -> Any:
+    """Loss and gradients of every step of an epoch, summed over workers; the weights stay as they are."""
+    shard = shards[comm.worker]
+    rows = known_seeds(shard)
+    view, module, _, minibatches = start(comm, shard, rows, model, last_epoch=1, **settings)
+    loss_of = GlobalLoss(shard.y, rows, CLASSES, "balanced", comm)
+    steps = Sampled(view, module, minibatches, shard.y, loss_of)
+    found = []
+    for step in steps.epoch(1):
+        module.zero_grad()
+        loss = step.loss()
+        loss.backward()
+        all_reduce_gradients(comm, module.parameters())
+        total = comm.all_reduce(loss.detach().view(1).clone(), "control", "loss")
+        found.append((float(total), [parameter.grad.clone() for parameter in module.parameters()]))
+    steps.close()
+    return found
+
+
+def same(one: Any, other: Any, rtol: float = 1e-9) -> None:
+    assert len(one) == len(other)
+    for (loss, grads), (wanted_loss, wanted) in zip(one, other, strict=True):
+        assert loss == pytest.approx(wanted_loss, rel=rtol)
+        for grad, expected in zip(grads, wanted, strict=True):
+            torch.testing.assert_close(grad, expected, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_any_number_of_workers_trains_the_same_minibatches(name):
+    graph = a_graph()
+    settings = {"fanout": (3,) * MODELS[name]["layers"], "cache_aggregates": "never"}
+    (wanted,) = run_workers(gradients, 1, [whole_shard(graph, reorder=False)], MODELS[name], settings)
+    assert len(wanted) > 1 and any(float(grad.abs().max()) > 0 for grad in wanted[0][1])
+    for num_workers, skewed in ((2, False), (3, True), (4, False)):
+        shards = make_shards(graph, spread(graph.num_nodes, num_workers, skewed), num_workers)
+        for answer in run_workers(gradients, num_workers, shards, MODELS[name], settings):
+            same(answer, wanted)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("gat", "residual")])
+def test_with_all_neighbours_a_minibatch_of_everything_is_the_full_graph(name):
+    graph, model = a_graph(), {**MODELS[name], "dropout": 0.0}
+    shard = whole_shard(graph, reorder=False)
+    settings = {"fanout": (-1,) * model["layers"], "batch": 1000, "cache_aggregates": "never"}
+    (found,) = run_workers(gradients, 1, [shard], model, settings)
+    view = GraphView(shard)
+    torch.manual_seed(0)
+    module = build_model(ModelConfig(**model), FEATURES, CLASSES, view.num_relations).double()
+    assert shard.x is not None
+    loss = GlobalLoss(shard.y, known_seeds(shard), CLASSES, "balanced", view.comm)(module(view, shard.x.double()))
+    loss.backward()
+    same(found, [(loss.item(), [parameter.grad for parameter in module.parameters()])])
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+@pytest.mark.parametrize("name", ["gcn", "sage", "sage-max", "gin"])
+def test_cached_aggregates_are_the_last_hop_with_all_neighbours(name, num_workers):
+    graph = a_graph()
+    model = MODELS.get(name, {"name": "gin", "layers": 2, "hidden": 4})
+    shards = make_shards(graph, spread(graph.num_nodes, num_workers), num_workers)
+    cached, sampled = (
+        run_workers(gradients, num_workers, shards, model, settings)[0]
+        for settings in (
+            {"fanout": (3, 2), "cache_aggregates": "always"},
+            {"fanout": (3, -1), "cache_aggregates": "never"},
+        )
+    )
+    same(cached, sampled, rtol=1e-8)
+
+
+def weights(comm: Communicator, shards: list[Shard], model: dict[str, Any], settings: dict[str, Any]) -> Any:
+    """Losses of two epochs of training, and the weights after them, bit by bit."""
+    shard = shards[comm.worker]
+    rows = known_seeds(shard)
+    several = settings.pop("several")
+    view, module, _, minibatches = start(comm, shard, rows, model, torch.float32, several, **settings)
+    assert minibatches.together == settings.get("macrobatch", 1)
+    steps = Sampled(view, module, minibatches, shard.y, GlobalLoss(shard.y, rows, CLASSES, "none", comm))
+    optimiser = torch.optim.Adam(module.parameters(), lr=0.05)
+    losses = []
+    for epoch in (1, 2):
+        for step in steps.epoch(epoch):
+            optimiser.zero_grad()
+            loss = step.loss()
+            loss.backward()
+            all_reduce_gradients(comm, module.parameters())
+            optimiser.step()
+            losses.append(loss.item())
+    steps.close()
+    return losses, [parameter.detach().clone() for parameter in module.parameters()], minibatches.counts
+
+
+@pytest.mark.parametrize("num_workers", [1, 4])
+@pytest.mark.parametrize("name", ["gcn", "sage", "gat", "own"])
+def test_planning_together_changes_no_bit(name, num_workers):
+    graph = a_graph(200, 2000)
+    shards = make_shards(graph, spread(graph.num_nodes, num_workers), num_workers)
+    common = {"fanout": (4, 3), "cache_aggregates": "never"}
+    plain = run_workers(weights, num_workers, shards, MODELS[name], {**common, "several": False, "overlap": False})
+    for together, hot in ((3, 0.0), (5, 0.001)):
+        settings = {**common, "several": True, "macrobatch": together, "hot_mib": hot}
+        for found, wanted in zip(run_workers(weights, num_workers, shards, MODELS[name], settings), plain, strict=True):
+            assert found[0] == wanted[0]
+            assert all(torch.equal(one, other) for one, other in zip(found[1], wanted[1], strict=True))
+            assert found[2].requested == wanted[2].requested and found[2].unique <= wanted[2].unique
+            if num_workers > 1:
+                assert found[2].remote < wanted[2].remote
+                assert (found[2].cached > 0) == (hot > 0)
+
+
+# -- what travels --------------------------------------------------------------------------------------------------
+
+
+def volumes(comm: Communicator, shards: list[Shard], together: int, at_rest: str, hot: float) -> Any:
+    """Bytes of an epoch's planning, and the sets of vertices that its minibatches read."""
+    shard = shards[comm.worker]
+    settings = {"fanout": (3, 2), "cache_aggregates": "never", "features": at_rest, "hot_mib": hot}
+    _, _, _, minibatches = start(
+        comm, shard, known_seeds(shard), MODELS["gcn"], torch.float32, macrobatch=together, **settings
+    )
+    sent: dict[str, int] = {}
+    reads = []
+    for macro in minibatches.epoch(1):
+        reads.append([set(batch.nodes.tolist()) for batch in macro.batches])
+        for kind, count in macro.sent.items():
+            sent[kind] = sent.get(kind, 0) + count
+    minibatches.close()
+    store = minibatches.planner._store
+    assert store is not None
+    kept = (store._table >= 0).nonzero().squeeze(1).tolist()
+    return sent, reads, set(kept), minibatches.planner.sampler.standing.own, minibatches.counts
+
+
+@pytest.mark.parametrize(("together", "at_rest", "hot"), [(1, "float32", 0), (3, "bfloat16", 0), (4, "int8", 0.0005)])
+@pytest.mark.parametrize("num_workers", [1, 2, 4])
+def test_rows_travel_once_and_as_many_bytes_as_the_formula_says(num_workers, together, at_rest, hot):
+    graph = a_graph(200, 2000)
+    shards = make_shards(graph, spread(graph.num_nodes, num_workers), num_workers)
+    answers = run_workers(volumes, num_workers, shards, together, at_rest, hot)
+    remote = cached = unique = requested = 0
+    for _, macros, kept, own, _ in answers:
+        assert all(len(macro) <= together for macro in macros)
+        for macro in macros:
+            union = set().union(*macro)
+            unique += len(union)
+            requested += sum(map(len, macro))
+            remote += len(union - set(own) - kept)
+            cached += len(union & kept)
+    row = {"float32": 4 * FEATURES, "bfloat16": 2 * FEATURES, "int8": FEATURES + 6}[at_rest]
+    total = {kind: sum(answer[0][kind] for answer in answers) for kind in answers[0][0]}
+    assert total["features"] == remote * row
+    assert (remote > 0) == (num_workers > 1) and (cached > 0) == (num_workers > 1 and hot > 0)
+    counts = [answer[4] for answer in answers]
+    assert sum(count.remote for count in counts) == remote and sum(count.cached for count in counts) == cached
+    assert sum(count.unique for count in counts) == unique
+    assert sum(count.requested for count in counts) == requested
+
+
+# -- what sums stand for ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["neighbour", "labor"])
+@pytest.mark.parametrize(("reduce", "weight"), [("sum", None), ("mean", None), ("sum", "symmetric"), ("mean", "edge")])
+def test_the_mean_of_many_draws_is_the_whole_aggregate(method, reduce, weight):
+    graph = a_graph(40, 800, weighted=weight == "edge")
+    shard = whole_shard(graph, reorder=False)
+    assert shard.x is not None
+    x = shard.x.double()
+    view = GraphView(shard)
+    wanted = view.aggregate(x, reduce, weight)
+    rows = torch.arange(40)
+
+    class Probe(Layer):
+        adds_loops = wants_degrees = weight == "symmetric"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = None
+
+        def combine(self, graph: GraphView, x: Tensor) -> Tensor:
+            return graph.aggregate(x, reduce, weight)
+
+    config = SampleConfig(batch=40, fanout=(5,), method=method, cache_aggregates="never", overlap=False)
+    probe = Stack([Probe()], ModelConfig(name="gcn", layers=1), [FEATURES, FEATURES])
+    minibatches = make_minibatches(view, probe, config, False, 3, 400, x, vertex_seeds(rows, shard.global_ids, 40, 3))
+    draws = []
+    for epoch in range(1, 401):
+        for macro in minibatches.epoch(epoch):
+            entered = minibatches.planner.enter(view, macro, 0)
+            with view.restricted():
+                out = probe(view, entered)
+            draws.append(torch.empty_like(out).index_copy_(0, macro.batches[0].seeds.long(), out))
+    stacked = torch.stack(draws)
+    error = (stacked.mean(0) - wanted).abs()
+    assert (error <= 5 * stacked.std(0) / len(draws) ** 0.5 + 1e-12).float().mean() > 0.995
+    assert float(stacked.std(0).max()) > 0, "nothing was drawn"

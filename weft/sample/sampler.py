@@ -1,0 +1,198 @@
+"""Sampling hop by hop: each vertex's in-edges are drawn by the worker that owns it, one exchange out and one back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from weft.aggregate.noise import hash_key
+from weft.comm import Communicator
+from weft.graph.graph import CSR
+from weft.kernels import memory
+from weft.kernels.sampling import Method, number_new, sample
+from weft.partition import Shard
+from weft.sample.batch import Batch, Hop
+from weft.sample.edges import Neighbours, Standing
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """In-edges of some vertices, as their owners drew them. Sources are where they stand."""
+
+    indptr: Tensor  # int64 [R + 1]
+    sources: Tensor  # int32 [S]
+    edge_data: dict[str, Tensor]
+    facts: dict[str, Tensor]  # of each vertex, [R]: degrees, ids, and where edges have weights, weight_sums, ...
+
+    def rows(self, first: int, end: int) -> "Drawn":
+        """Those of some vertices that follow one another."""
+        low, high = int(self.indptr[first]), int(self.indptr[end])
+        return Drawn(
+            self.indptr[first : end + 1] - low,
+            self.sources[low:high],
+            {name: data[low:high] for name, data in self.edge_data.items()},
+            {name: fact[first:end] for name, fact in self.facts.items()},
+        )
+
+
+class Sampler:
+    """Draws the neighbourhoods of minibatches, several at a time; every worker takes part in every draw."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        standing: Standing,
+        comm: Communicator,
+        fanouts: Sequence[int],
+        method: Method,
+        seed: int,
+        loops_apart: bool,
+    ) -> None:
+        self.standing, self.comm, self.fanouts, self.method, self._seed = standing, comm, tuple(fanouts), method, seed
+        self.neighbours = Neighbours(shard, self.standing, loops_apart)
+        self._table = torch.full((self.standing.num_nodes,), -1, dtype=torch.int32)
+        facts: dict[str, Tensor | None] = {
+            "ids": shard.global_ids.int(),
+            "degrees": self.neighbours.degrees,
+            "weight_sums": self.neighbours.weight_sums,
+            "loop_weight": self._loop_weight(shard, comm, loops_apart),
+        }
+        inside = torch.tensor([int(self.neighbours.has_loops)])
+        self._loops_inside = bool(comm.all_reduce(inside, "control", "loops", op="max"))
+        self._facts = {name: fact for name, fact in facts.items() if fact is not None}
+
+    def _loop_weight(self, shard: Shard, comm: Communicator, apart: bool) -> Tensor | None:
+        """Weights of own vertices' loops, where any worker has one that is kept apart and has a weight."""
+        mine = self.neighbours.loop_weight
+        found = torch.tensor([int(mine is not None)])
+        if not apart or not int(comm.all_reduce(found, "control", "weights of loops", op="max")):
+            return None
+        return torch.ones(shard.num_nodes, dtype=torch.float32) if mine is None else mine.float()
+
+    def draw(self, epoch: int, steps: Sequence[int], seeds: Sequence[Tensor], hops: int | None = None) -> list[Batch]:
+        """The minibatches of some steps around seeds, vertices of any worker; `hops` None: one for each fan-out."""
+        nothing = torch.empty(0, dtype=torch.int64)
+        batches = [
+            Batch(step, nodes, nodes, [nodes.numel()], nothing) for step, nodes in zip(steps, seeds, strict=True)
+        ]
+        for hop, fanout in enumerate(self.fanouts[:hops]):
+            keys = torch.tensor([hash_key(self._seed, epoch, step, hop) for step in steps])
+            frontiers = [batch.nodes[: batch.sizes[-1]] for batch in batches]
+            bounds = torch.tensor([0, *[frontier.numel() for frontier in frontiers]]).cumsum(0)
+            drawn = self._drawn(torch.cat(frontiers), bounds, keys, fanout)
+            for batch, (low, high) in zip(batches, pairwise(bounds.tolist()), strict=True):
+                self._extend(batch, drawn.rows(low, high) if len(batches) > 1 else drawn, fanout)
+        return batches
+
+    def _extend(self, batch: Batch, drawn: Drawn, fanout: int) -> None:
+        """Adds a hop: its new vertices get the next numbers, in the order in which edges name them."""
+        known = batch.sizes[-1]
+        nodes = memory.empty((known + drawn.sources.numel(),), torch.int32)
+        nodes[:known] = batch.nodes[:known]
+        count, columns = number_new(self._table, nodes, known, drawn.sources)
+        batch.nodes, batch.ids = nodes[:count], drawn.facts["ids"].long()
+        batch.sizes.append(count)
+        facts = {name: fact for name, fact in drawn.facts.items() if name != "ids"}
+        csr = CSR(drawn.indptr, columns, count, **drawn.edge_data)
+        batch.hops.append(
+            Hop(
+                csr,
+                facts["degrees"],
+                facts.get("weight_sums"),
+                facts.get("loop_weight"),
+                self._loops_inside,
+                fanout,
+                self.method,
+            )
+        )
+
+    def _drawn(self, nodes: Tensor, bounds: Tensor, keys: Tensor, fanout: int) -> Drawn:
+        """In-edges of vertices wherever they are; minibatch m's are those from bounds[m] on."""
+        if self.comm.num_workers == 1:
+            return self._own(nodes, bounds, keys, fanout)
+        owners = self.standing.owners(nodes)
+        batch = torch.repeat_interleave(torch.arange(keys.numel()), bounds.diff())
+        order = torch.argsort(owners, stable=True)
+        counts = torch.bincount(owners * keys.numel() + batch, minlength=self.comm.num_workers * keys.numel())
+        counts = counts.view(self.comm.num_workers, keys.numel())
+        asked = self.comm.all_gather(counts, "control", "frontier sizes")[:, self.comm.worker]  # [W, K]
+        rows_from, rows_to = counts.sum(1), asked.sum(1)
+        wanted = Trade(self.comm, nodes[order], rows_from.tolist(), rows_to.tolist(), "ids", "frontiers").finish()
+        segments = torch.cat([torch.zeros(1, dtype=torch.int64), asked.flatten().cumsum(0)])
+        here = self._own(wanted, segments, keys.repeat(self.comm.num_workers), fanout)
+        return _in_order(self._send_back(here, rows_to, rows_from), order)
+
+    def _own(self, nodes: Tensor, bounds: Tensor, keys: Tensor, fanout: int) -> Drawn:
+        """In-edges of own vertices."""
+        rows = nodes - self.standing.own.start if self.standing.own.start else nodes
+        csr = self.neighbours.csr
+        carried = csr.edge_data
+        drawn = sample(self.neighbours.edges, rows, bounds, keys, fanout, self.method, positions=bool(carried))
+        sources = drawn.columns
+        if self.comm.num_workers > 1:
+            sources = self.neighbours.address[sources.long()]
+        data = {} if drawn.positions is None else {name: all[drawn.positions] for name, all in carried.items()}
+        index = rows.long()
+        return Drawn(drawn.indptr, sources, data, {name: fact[index] for name, fact in self._facts.items()})
+
+    def _send_back(self, drawn: Drawn, rows_to: Tensor, rows_from: Tensor) -> Drawn:
+        """What was drawn for each worker goes there; what was drawn for this one comes, in the order of workers."""
+        ends = drawn.indptr[torch.cat([torch.zeros(1, dtype=torch.int64), rows_to.cumsum(0)])]
+        edges_to = ends.diff()
+        everyone = self.comm.all_gather(edges_to, "control", "sampled sizes")
+        edges_from = everyone[:, self.comm.worker]
+
+        by_row, by_edge = (rows_to.tolist(), rows_from.tolist()), (edges_to.tolist(), edges_from.tolist())
+        posts = {"counts": Trade(self.comm, drawn.indptr.diff().int(), *by_row, "topology", "sampled counts")}
+        posts["sources"] = Trade(self.comm, drawn.sources, *by_edge, "topology", "sampled sources")
+        for name, data in drawn.edge_data.items():
+            posts[name] = Trade(self.comm, data, *by_edge, "topology", f"sampled {name}")
+        for name, fact in drawn.facts.items():
+            posts[name] = Trade(self.comm, fact, *by_row, "topology", name)
+        came = {name: post.finish() for name, post in posts.items()}
+        return Drawn(
+            torch.cat([torch.zeros(1, dtype=torch.int64), came["counts"].cumsum(0)]),
+            came["sources"],
+            {name: came[name] for name in drawn.edge_data},
+            {name: came[name] for name in drawn.facts},
+        )
+
+
+class Trade:
+    """Rows on their way: `leaving[q]` of a tensor, one after another, to each worker q, from which `arriving[q]` come."""
+
+    def __init__(
+        self, comm: Communicator, rows: Tensor, leaving: list[int], arriving: list[int], kind: str, what: str
+    ) -> None:
+        parts: list[Tensor | None] = list(torch.split(rows.contiguous(), leaving))
+        self._came = memory.empty((sum(arriving), *rows.shape[1:]), rows.dtype)
+        places: list[Tensor | None] = list(torch.split(self._came, arriving))
+        own, place = parts[comm.worker], places[comm.worker]
+        assert own is not None and place is not None
+        place.copy_(own)
+        parts[comm.worker] = places[comm.worker] = None
+        self._pending = comm.post(parts, places, kind, what)
+
+    def finish(self) -> Tensor:
+        """What came, in the order of workers; own rows among it."""
+        self._pending.wait()
+        return self._came
+
+
+def _in_order(drawn: Drawn, order: Tensor) -> Drawn:
+    """Rows that stand in the order `order` was made of, put back: row k of `drawn` becomes row order[k]."""
+    back = torch.empty_like(order)
+    back[order] = torch.arange(order.numel())
+    counts = drawn.indptr.diff()[back]
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    shift = torch.repeat_interleave(drawn.indptr[:-1][back] - indptr[:-1], counts)
+    edges = shift + torch.arange(shift.numel())
+    return replace(
+        drawn,
+        indptr=indptr,
+        sources=drawn.sources[edges],
+        edge_data={name: data[edges] for name, data in drawn.edge_data.items()},
+        facts={name: fact[back] for name, fact in drawn.facts.items()},
+    )

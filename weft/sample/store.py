@@ -1,0 +1,169 @@
+"""Static rows of vertices, at rest with their owners: own ones read in place, others fetched, hot ones kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from weft.comm import Communicator
+from weft.errors import UserError
+from weft.kernels import gather, memory
+from weft.kernels.quantise import pack, packed_bytes, packed_offsets, unpack
+from weft.kernels.sampling import find_slots, gather_places
+from weft.sample.edges import Standing
+from weft.sample.sampler import Trade
+
+AtRest = Literal["float32", "bfloat16", "int8"]
+_ROUNDING = 0x72657374  # key of the rounding of rows at rest
+_PIECE = 1 << 16  # rows that are packed at a time
+
+
+@dataclass(frozen=True)
+class Column:
+    """Something of every vertex: this worker's rows, as they lie and as they travel."""
+
+    rows: Tensor  # [N, ...]
+    kind: str  # class of its bytes on the wire
+
+
+@dataclass
+class Counts:
+    """Rows that minibatches asked for, and where they came from."""
+
+    requested: int = 0  # by each minibatch
+    unique: int = 0  # by all minibatches of one fetch together
+    remote: int = 0  # of the unique ones, fetched from other workers
+    cached: int = 0  # of the unique ones, found among the hot rows of other workers
+
+    def add(self, other: "Counts") -> None:
+        self.requested += other.requested
+        self.unique += other.unique
+        self.remote += other.remote
+        self.cached += other.cached
+
+
+@dataclass
+class Fetched:
+    """The rows of several minibatches' vertices, each once; `places[m]` says where minibatch m's are."""
+
+    store: "Store"
+    rows: dict[str, Tensor]
+    places: list[Tensor]
+    counts: Counts
+
+    def of(self, batch: int, name: str, count: int | None = None) -> Tensor:
+        """A column's rows for the first vertices of a minibatch, as they lie at rest."""
+        store = self.store
+        where = self.places[batch][:count]
+        own, hot = store.columns[name].rows, store.hot[name]
+        return gather_places(own, hot, self.rows[name], where)
+
+
+class Store:
+    """Columns of static rows over all workers."""
+
+    def __init__(self, comm: Communicator, standing: Standing, columns: dict[str, Column]) -> None:
+        self.comm, self.standing = comm, standing
+        self.columns = {name: Column(column.rows.contiguous(), column.kind) for name, column in columns.items()}
+        self.num_hot = 0
+        self.hot = {name: column.rows[:0] for name, column in self.columns.items()}
+        self._table = torch.full((standing.num_nodes,), -1, dtype=torch.int32)
+
+    def row_bytes(self) -> int:
+        """Bytes of a vertex over all columns."""
+        return sum(column.rows[:1].numel() * column.rows.element_size() for column in self._filled())
+
+    def _filled(self) -> list[Column]:
+        return [column for column in self.columns.values() if len(column.rows)]
+
+    def keep_hot(self, nodes: Tensor) -> None:
+        """Fetches these vertices' rows (none of them own, int32) once and for all."""
+        assert self.num_hot == 0, "hot rows are chosen once"
+        self.hot = self._fetch(nodes)
+        self.num_hot = nodes.numel()
+        self._table[nodes.long()] = torch.arange(self.num_hot, dtype=torch.int32)
+
+    def fetch(self, batches: Sequence[Tensor]) -> Fetched:
+        """Rows of the vertices of several minibatches (int32); what they share travels once."""
+        places, wanted, slots = [], [], self.num_hot
+        for nodes in batches:
+            new = memory.empty((nodes.numel(),), torch.int32)
+            where, count = find_slots(self._table, nodes, self.standing.own, slots, new)
+            places.append(where)
+            wanted.append(new[:count])
+            slots += count
+        nodes = torch.cat(wanted) if len(wanted) > 1 else wanted[0]
+        counts = self._count(places, nodes.numel())
+        self._table[nodes.long()] = -1
+        return Fetched(self, self._fetch(nodes), places, counts)
+
+    def _count(self, places: Sequence[Tensor], remote: int) -> Counts:
+        seen = torch.zeros(len(self.standing.own) + self.num_hot, dtype=torch.bool)
+        for where in places:
+            seen[where[where < seen.numel()].long()] = True
+        hot = int(seen[len(self.standing.own) :].sum())
+        requested = sum(where.numel() for where in places)
+        return Counts(requested, int(seen.sum()) + remote, remote, hot)
+
+    def _fetch(self, nodes: Tensor) -> dict[str, Tensor]:
+        """Columns of other workers' vertices."""
+        if self.comm.num_workers == 1:
+            return {name: column.rows[:0] for name, column in self.columns.items()}
+        owners = self.standing.owners(nodes)
+        order = torch.argsort(owners, stable=True)
+        counts = torch.bincount(owners, minlength=self.comm.num_workers)
+        asked = self.comm.all_gather(counts, "control", "numbers of rows")[:, self.comm.worker]
+        mine, theirs = counts.tolist(), asked.tolist()
+        wanted = Trade(self.comm, nodes[order], mine, theirs, "ids", "vertices whose rows are wanted").finish()
+        index = (wanted - self.standing.own.start).long()
+        posts = {
+            name: Trade(self.comm, gather(column.rows, index), theirs, mine, column.kind, f"rows of {name}")
+            for name, column in self.columns.items()
+        }
+        back = torch.empty_like(order)
+        back[order] = torch.arange(order.numel())
+        return {name: gather(post.finish(), back) for name, post in posts.items()}
+
+
+@dataclass(frozen=True)
+class Features:
+    """How input rows lie at rest and on the wire, and how they are read."""
+
+    at_rest: AtRest
+    width: int
+    dtype: torch.dtype  # that they are trained in
+
+    def stored(self, x: Tensor, ids: Tensor) -> Tensor:
+        """Rows as they are kept."""
+        if self.at_rest == "float32":
+            return x if x.dtype in (torch.float32, torch.float64, torch.bfloat16) else x.float()
+        if self.at_rest == "bfloat16":
+            return x.bfloat16()
+        size = packed_bytes(self.width, 8)
+        kept = torch.empty((len(x), size), dtype=torch.uint8)
+        for start in range(0, len(x), _PIECE):
+            rows = x[start : start + _PIECE].float().contiguous()
+            bits, offsets = self._layout(len(rows))
+            flat = kept[start : start + _PIECE].view(-1)
+            bad = pack(rows, None, bits, offsets, ids[start : start + _PIECE], _ROUNDING, flat)
+            if bad >= 0:
+                raise UserError(
+                    f"vertex {int(ids[start + bad])} has a feature that is not finite: clean the features, or keep "
+                    "them as float32 (sample.features)"
+                )
+        return kept
+
+    def read(self, rows: Tensor) -> Tensor:
+        """Rows as they are trained on."""
+        if self.at_rest != "int8":
+            return rows.to(self.dtype)
+        out = memory.empty((len(rows), self.width), torch.float32)
+        unpack(rows.view(-1), *self._layout(len(rows)), out)
+        return out.to(self.dtype)
+
+    def _layout(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Bits and offset of every row, all alike."""
+        bits = torch.full((rows,), 8, dtype=torch.uint8)
+        return bits, packed_offsets(self.width, bits)[0]
