@@ -10,6 +10,7 @@
 
 #include "bind.h"
 #include "chunks.h"
+#include "gather.h"
 
 namespace weft {
 namespace {
@@ -107,19 +108,10 @@ std::tuple<int64_t, int64_t> extremes_of(const Index *index, int64_t count, int 
     return {low, high};
 }
 
-// Rows of any dtype, copied by index.
 template <class Index>
-void gather_rows(const char *x, const Index *index, int64_t count, int64_t row_bytes, char *out, int threads) {
-    const int64_t ahead = row_bytes > 1024 ? 4 : 8;
-    const bool alone = count * row_bytes < 65536;
-#pragma omp parallel for schedule(static) num_threads(alone ? 1 : threads)
-    for (int64_t k = 0; k < count; k++) {
-        if (k + ahead < count) {
-            const char *next = x + static_cast<int64_t>(index[k + ahead]) * row_bytes;
-            for (int64_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(next + at);
-        }
-        __builtin_memcpy(out + k * row_bytes, x + static_cast<int64_t>(index[k]) * row_bytes, row_bytes);
-    }
+void gather_by(const char *x, const Index *index, int64_t count, int64_t row_bytes, char *out, int threads) {
+    gather_rows([=](int64_t k) { return x + static_cast<int64_t>(index[k]) * row_bytes; }, count, row_bytes, out,
+                threads);
 }
 
 }  // namespace
@@ -157,9 +149,9 @@ void bind_csr(nb::module_ &module) {
         "gather",
         [](Pointer x, Pointer index, bool wide, int64_t count, int64_t row_bytes, Pointer out, int threads) {
             if (wide)
-                gather_rows(as<const char>(x), as<const int64_t>(index), count, row_bytes, as<char>(out), threads);
+                gather_by(as<const char>(x), as<const int64_t>(index), count, row_bytes, as<char>(out), threads);
             else
-                gather_rows(as<const char>(x), as<const int32_t>(index), count, row_bytes, as<char>(out), threads);
+                gather_by(as<const char>(x), as<const int32_t>(index), count, row_bytes, as<char>(out), threads);
         },
         unlocked);
 }

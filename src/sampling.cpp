@@ -1,5 +1,5 @@
 // Sampling in-edges, and numbering what was sampled. Draws are hashes of a key and global ids, so that they do not
-// depend on threads, workers or order; results come in the order of the edges that they were drawn from.
+// depend on threads, workers or order.
 #include <omp.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bind.h"
+#include "gather.h"
 #include "hash.h"
 
 namespace weft {
@@ -18,6 +19,7 @@ namespace {
 
 constexpr int64_t kRowsAlone = 2048;   // fewer are not worth waking threads for
 constexpr int64_t kFloydMost = 64;     // above, one walk over the edges is cheaper than searching what was drawn
+constexpr int64_t kGroup = 32;         // rows whose edges are asked for before they are read
 constexpr int kAhead = 16;             // entries of a table that are asked for before they are needed
 
 enum Method : int { kNeighbour = 0, kWeighted = 1, kLabor = 2 };
@@ -36,7 +38,7 @@ uint64_t bounded(uint64_t random, uint64_t bound) {
 
 double unit(uint64_t random) { return static_cast<double>((random >> 11) + 1) * 0x1.0p-53; }  // in (0, 1]
 
-// k of d numbers without repetition, ascending. Every subset is as likely as any other.
+// k of d numbers without repetition. Every subset is as likely as any other.
 void draw(uint64_t key, int64_t degree, int64_t k, int64_t *drawn) {
     if (k > kFloydMost) {
         int64_t found = 0;
@@ -47,15 +49,10 @@ void draw(uint64_t key, int64_t degree, int64_t k, int64_t *drawn) {
     }
     for (int64_t count = 0; count < k; count++) {  // Floyd: of the first `last + 1` numbers, one that is new
         const int64_t last = degree - k + count;
-        int64_t pick = static_cast<int64_t>(bounded(splitmix64(key + static_cast<uint64_t>(count)), last + 1));
-        int64_t at = count;
-        while (at > 0 && drawn[at - 1] > pick) at--;
-        if (at > 0 && drawn[at - 1] == pick) {  // taken: then the last, which is larger than all
-            pick = last;
-            at = count;
-        }
-        for (int64_t move = count; move > at; move--) drawn[move] = drawn[move - 1];
-        drawn[at] = pick;
+        const int64_t pick = static_cast<int64_t>(bounded(splitmix64(key + static_cast<uint64_t>(count)), last + 1));
+        bool taken = false;
+        for (int64_t at = 0; at < count; at++) taken |= drawn[at] == pick;
+        drawn[count] = taken ? last : pick;  // nothing that was drawn is as large as the last
     }
 }
 
@@ -100,13 +97,26 @@ void each_taken(const Sample &s, int64_t batch, const int32_t *from, int64_t deg
         if (unit(splitmix64(s.keys[batch] ^ static_cast<uint64_t>(s.graph.col_ids[from[at]]))) <= threshold) take(at);
 }
 
-// How many edges each row keeps.
-void count_sampled(const Sample &s, int64_t *counts) {
+// Which of a row's edges are taken, where not all are.
+void draw_row(const Sample &s, int64_t batch, int64_t i, int64_t begin, int64_t degree, int64_t count, int64_t *drawn,
+              std::vector<std::pair<double, int64_t>> &scratch) {
+    if (s.method == kLabor)
+        each_taken(s, batch, s.graph.indices + begin, degree,
+                   [drawn, found = int64_t{0}](int64_t at) mutable { drawn[found++] = at; });
+    else if (s.method == kWeighted)
+        draw_weighted(row_key(s, batch, i), s.graph.weight + begin, degree, count, drawn, scratch);
+    else
+        draw(row_key(s, batch, i), degree, count, drawn);
+}
+
+// Where each row's edges begin and how many it has, and how many it keeps: summed up, indptr[0] being 0.
+void count_sampled(const Sample &s, int64_t *begins, int32_t *degrees, int64_t *indptr) {
     for (int64_t batch = 0; batch < s.batches; batch++) {
         const int64_t first = s.bounds[batch], end = s.bounds[batch + 1];
         const bool alone = end - first < kRowsAlone;
 #pragma omp parallel for schedule(static) num_threads(alone ? 1 : s.threads)
         for (int64_t i = first; i < end; i++) {
+            if (i + kAhead < end) __builtin_prefetch(s.graph.indptr + s.rows[i + kAhead]);
             const int64_t begin = s.graph.indptr[s.rows[i]];
             const int64_t degree = s.graph.indptr[s.rows[i] + 1] - begin;
             int64_t count = degree;
@@ -119,51 +129,63 @@ void count_sampled(const Sample &s, int64_t *counts) {
                     each_taken(s, batch, s.graph.indices + begin, degree, [&](int64_t) { count++; });
                 }
             }
-            counts[i] = count;
+            begins[i] = begin;
+            degrees[i] = static_cast<int32_t>(degree);
+            indptr[i + 1] = count;
         }
     }
+    indptr[0] = 0;
+    for (int64_t i = 0; i < s.bounds[s.batches]; i++) indptr[i + 1] += indptr[i];
 }
 
-// The sampled edges of row i, at out_start[i]: their columns, and where they stand among all edges if that is wanted.
-void fill_sampled(const Sample &s, const int64_t *out_start, int32_t *columns, int64_t *positions) {
+// The sampled edges of row i, at indptr[i]: their columns, and where they stand among all edges if that is wanted.
+// Rows go in groups: first it is drawn which of their edges are taken, and those are asked for; then they are read.
+void fill_sampled(const Sample &s, const int64_t *begins, const int32_t *degrees, const int64_t *indptr,
+                  int32_t *columns, int64_t *positions) {
     for (int64_t batch = 0; batch < s.batches; batch++) {
         const int64_t first = s.bounds[batch], end = s.bounds[batch + 1];
+        const int64_t groups = (end - first + kGroup - 1) / kGroup;
         const bool alone = end - first < kRowsAlone;
 #pragma omp parallel num_threads(alone ? 1 : s.threads)
         {
-            std::vector<int64_t> drawn;
+            std::vector<int64_t> drawn(kFloydMost);
             std::vector<std::pair<double, int64_t>> scratch;
 #pragma omp for schedule(static)
-            for (int64_t i = first; i < end; i++) {
-                if (i + kAhead / 2 < end) __builtin_prefetch(s.graph.indices + s.graph.indptr[s.rows[i + kAhead / 2]]);
-                const int64_t begin = s.graph.indptr[s.rows[i]];
-                const int64_t degree = s.graph.indptr[s.rows[i] + 1] - begin;
-                const int32_t *from = s.graph.indices + begin;
-                const float *weight = s.graph.weight == nullptr ? nullptr : s.graph.weight + begin;
-                const int64_t count = out_start[i + 1] - out_start[i];
-                if (count == 0) continue;
-                if (static_cast<int64_t>(drawn.size()) < count) drawn.resize(count);
-                if (count == degree)
-                    std::iota(drawn.begin(), drawn.begin() + degree, int64_t{0});
-                else if (s.method == kLabor)
-                    each_taken(s, batch, from, degree, [&, found = int64_t{0}](int64_t at) mutable { drawn[found++] = at; });
-                else if (s.method == kWeighted)
-                    draw_weighted(row_key(s, batch, i), weight, degree, count, drawn.data(), scratch);
-                else
-                    draw(row_key(s, batch, i), degree, count, drawn.data());
-                for (int64_t at = 0; at < count; at++) columns[out_start[i] + at] = from[drawn[at]];
-                if (positions == nullptr) continue;
-                for (int64_t at = 0; at < count; at++) positions[out_start[i] + at] = begin + drawn[at];
+            for (int64_t group = 0; group < groups; group++) {
+                const int64_t low = first + group * kGroup, high = std::min(low + kGroup, end);
+                for (int64_t i = low; i < high; i++) {
+                    if (i + kAhead / 2 < end) __builtin_prefetch(s.graph.row_ids + s.rows[i + kAhead / 2]);
+                    const int64_t count = indptr[i + 1] - indptr[i];
+                    const int32_t *from = s.graph.indices + begins[i];
+                    if (count == degrees[i]) {
+                        for (int64_t at = 0; at < count; at += 16) __builtin_prefetch(from + at);
+                        continue;
+                    }
+                    if (static_cast<int64_t>(drawn.size()) < count) drawn.resize(count);
+                    draw_row(s, batch, i, begins[i], degrees[i], count, drawn.data(), scratch);
+                    for (int64_t at = 0; at < count; at++) {
+                        __builtin_prefetch(from + drawn[at]);
+                        columns[indptr[i] + at] = static_cast<int32_t>(drawn[at]);
+                    }
+                }
+                for (int64_t i = low; i < high; i++) {
+                    const int32_t *from = s.graph.indices + begins[i];
+                    const bool all = indptr[i + 1] - indptr[i] == degrees[i];
+                    for (int64_t at = indptr[i]; at < indptr[i + 1]; at++) {
+                        const int64_t taken = all ? at - indptr[i] : columns[at];
+                        if (positions != nullptr) positions[at] = begins[i] + taken;
+                        columns[at] = from[taken];
+                    }
+                }
             }
         }
     }
 }
 
-// Numbers vertices in the order in which they first appear. `table` has one entry per vertex, all -1 before and
-// after; `nodes` holds those that have a number already, and has room for all that may come.
+// Numbers vertices in the order in which they first appear. `table` has one entry per vertex, negative for those that
+// have no number; `nodes` holds those that have one, and has room for all that may come.
 int64_t number_new(int32_t *table, int32_t *nodes, int64_t known, const int32_t *ends, int64_t edges,
                    int32_t *columns) {
-    for (int64_t at = 0; at < known; at++) table[nodes[at]] = static_cast<int32_t>(at);
     int64_t count = known;
     for (int64_t at = 0; at < edges; at++) {
         if (at + kAhead < edges) __builtin_prefetch(table + ends[at + kAhead], 1);
@@ -174,49 +196,52 @@ int64_t number_new(int32_t *table, int32_t *nodes, int64_t known, const int32_t 
         }
         columns[at] = entry;
     }
-    for (int64_t at = 0; at < count; at++) table[nodes[at]] = -1;
     return count;
 }
 
+void number_known(int32_t *table, const int32_t *nodes, int64_t count) {
+    for (int64_t at = 0; at < count; at++) table[nodes[at]] = static_cast<int32_t>(at);
+}
+
+void forget(int32_t *table, const int32_t *nodes, int64_t count) {
+    for (int64_t at = 0; at < count; at++) table[nodes[at]] = -1;
+}
+
 // Where each vertex's row is: own rows by themselves, others by the slot that `table` has or now gets (from `slots`
-// on; negative entries have none). Vertices that got one are written to `fetched`; returns how many.
-int64_t find_slots(int32_t *table, const int32_t *nodes, int64_t count, int64_t own_start, int64_t own_end,
-                   int64_t slots, int32_t *where, int32_t *fetched) {
+// on; negative entries have none). Vertices that got one are written to `fetched`. Own vertices are stamped with a
+// negative number. Returns how many slots are new, and how many own vertices had another stamp before.
+std::tuple<int64_t, int64_t> find_slots(int32_t *table, const int32_t *nodes, int64_t count, int64_t own_start,
+                                        int64_t own_end, int64_t slots, int32_t stamp, int32_t *where,
+                                        int32_t *fetched) {
     const int64_t own = own_end - own_start;
-    int64_t more = 0;
+    int64_t more = 0, stamped = 0;
     for (int64_t at = 0; at < count; at++) {
         if (at + kAhead < count) __builtin_prefetch(table + nodes[at + kAhead], 1);
         const int64_t node = nodes[at];
+        int32_t &entry = table[node];
         if (node >= own_start && node < own_end) {
             where[at] = static_cast<int32_t>(node - own_start);
+            stamped += entry != stamp;
+            entry = stamp;
             continue;
         }
-        int32_t &entry = table[node];
         if (entry < 0) {
             entry = static_cast<int32_t>(slots + more);
             fetched[more++] = static_cast<int32_t>(node);
         }
         where[at] = static_cast<int32_t>(own + entry);
     }
-    return more;
+    return {more, stamped};
 }
 
 // Rows out of three places that follow one another in the numbering of `where`.
 void gather_places(const char *const *places, const int64_t *starts, const int32_t *where, int64_t count,
                    int64_t row_bytes, char *out, int threads) {
-    const int64_t ahead = row_bytes > 1024 ? 4 : 8;
-    const auto at_row = [&](int32_t row) {
-        const int place = (row >= starts[1]) + (row >= starts[2]);
-        return places[place] + (row - starts[place]) * row_bytes;
+    const auto at_row = [=](int64_t k) {
+        const int place = (where[k] >= starts[1]) + (where[k] >= starts[2]);
+        return places[place] + (where[k] - starts[place]) * row_bytes;
     };
-#pragma omp parallel for schedule(static) num_threads(count * row_bytes < 65536 ? 1 : threads)
-    for (int64_t k = 0; k < count; k++) {
-        if (k + ahead < count) {
-            const char *next = at_row(where[k + ahead]);
-            for (int64_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(next + at);
-        }
-        std::memcpy(out + k * row_bytes, at_row(where[k]), row_bytes);
-    }
+    gather_rows(at_row, count, row_bytes, out, threads);
 }
 
 // Two sides' edges in one row each, ascending by the id of their source, as they do on either side; columns of the
@@ -273,16 +298,18 @@ void bind_sampling(nb::module_ &module) {
     module.def(
         "count_sampled",
         [=](Graph graph, Pointer rows, Pointer bounds, Pointer keys, int64_t batches, int64_t fanout, int method,
-            Pointer counts, int threads) {
-            count_sampled(sample_of(graph, rows, bounds, keys, batches, fanout, method, threads), as<int64_t>(counts));
+            Pointer begins, Pointer degrees, Pointer indptr, int threads) {
+            count_sampled(sample_of(graph, rows, bounds, keys, batches, fanout, method, threads), as<int64_t>(begins),
+                          as<int32_t>(degrees), as<int64_t>(indptr));
         },
         unlocked);
     module.def(
         "fill_sampled",
         [=](Graph graph, Pointer rows, Pointer bounds, Pointer keys, int64_t batches, int64_t fanout, int method,
-            Pointer starts, Pointer columns, Pointer positions, int threads) {
+            Pointer begins, Pointer degrees, Pointer indptr, Pointer columns, Pointer positions, int threads) {
             fill_sampled(sample_of(graph, rows, bounds, keys, batches, fanout, method, threads),
-                         as<const int64_t>(starts), as<int32_t>(columns), as<int64_t>(positions));
+                         as<const int64_t>(begins), as<const int32_t>(degrees), as<const int64_t>(indptr),
+                         as<int32_t>(columns), as<int64_t>(positions));
         },
         unlocked);
     module.def(
@@ -293,10 +320,22 @@ void bind_sampling(nb::module_ &module) {
         },
         unlocked);
     module.def(
+        "number_known",
+        [](Pointer table, Pointer nodes, int64_t count) {
+            number_known(as<int32_t>(table), as<const int32_t>(nodes), count);
+        },
+        unlocked);
+    module.def(
+        "forget",
+        [](Pointer table, Pointer nodes, int64_t count) {
+            forget(as<int32_t>(table), as<const int32_t>(nodes), count);
+        },
+        unlocked);
+    module.def(
         "find_slots",
         [](Pointer table, Pointer nodes, int64_t count, int64_t own_start, int64_t own_end, int64_t slots,
-           Pointer where, Pointer fetched) {
-            return find_slots(as<int32_t>(table), as<const int32_t>(nodes), count, own_start, own_end, slots,
+           int32_t stamp, Pointer where, Pointer fetched) {
+            return find_slots(as<int32_t>(table), as<const int32_t>(nodes), count, own_start, own_end, slots, stamp,
                               as<int32_t>(where), as<int32_t>(fetched));
         },
         unlocked);

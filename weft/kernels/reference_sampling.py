@@ -25,19 +25,19 @@ def _unit(random: int) -> float:
 
 
 def draw(key: int, degree: int, k: int) -> list[int]:
-    """k of `degree` numbers, ascending."""
+    """k of `degree` numbers."""
     if k > FLOYD_MOST:
         found: list[int] = []
         for at in range(degree):
             if (splitmix64((key + at) & _MASK) * (degree - at)) >> 64 < k - len(found):
                 found.append(at)
         return found
-    drawn: set[int] = set()
+    drawn: list[int] = []
     for count in range(k):
         last = degree - k + count
         pick = (splitmix64((key + count) & _MASK) * (last + 1)) >> 64
-        drawn.add(last if pick in drawn else pick)
-    return sorted(drawn)
+        drawn.append(last if pick in drawn else pick)
+    return drawn
 
 
 def draw_weighted(key: int, weight: list[float], k: int) -> list[int]:
@@ -75,7 +75,8 @@ def sample(
             found += [begin + at for at in taken]
             indptr.append(len(found))
     where = torch.tensor(found, dtype=torch.int64)
-    return Sampled(torch.tensor(indptr), edges.indices[where], where if positions else None)
+    degrees = edges.indptr.diff()[rows.long()].int()
+    return Sampled(degrees, torch.tensor(indptr), edges.indices[where], where if positions else None)
 
 
 def merge_sides(
@@ -90,23 +91,28 @@ def merge_sides(
 
 
 def number_new(table: Tensor, nodes: Tensor, known: int, ends: Tensor) -> tuple[int, Tensor]:
-    number = {node: at for at, node in enumerate(nodes[:known].tolist())}
-    columns = [number.setdefault(end, len(number)) for end in ends.tolist()]
-    nodes[: len(number)] = torch.tensor(list(number), dtype=torch.int32)
-    return len(number), torch.tensor(columns, dtype=torch.int32)
+    for end in ends.tolist():
+        if table[end] < 0:
+            table[end], nodes[known] = known, end
+            known += 1
+    return known, table[ends.long()]
 
 
-def find_slots(table: Tensor, nodes: Tensor, own: range, slots: int, fetched: Tensor) -> tuple[Tensor, int]:
-    where, new = [], 0
+def find_slots(
+    table: Tensor, nodes: Tensor, own: range, slots: int, stamp: int, fetched: Tensor
+) -> tuple[Tensor, int, int]:
+    where, new, stamped = [], 0, 0
     for node in nodes.tolist():
         if node in own:
             where.append(node - own.start)
+            stamped += int(table[node] != stamp)
+            table[node] = stamp
             continue
         if table[node] < 0:
             table[node], fetched[new] = slots + new, node
             new += 1
         where.append(len(own) + int(table[node]))
-    return torch.tensor(where, dtype=torch.int32), new
+    return torch.tensor(where, dtype=torch.int32), new, stamped
 
 
 def gather_places(own: Tensor, cached: Tensor, fetched: Tensor, where: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ class InEdges(NamedTuple):
 
 
 class Sampled(NamedTuple):
+    degrees: Tensor  # int32 [R], of how many edges each row's were drawn
     indptr: Tensor  # int64 [R + 1]
     columns: Tensor  # int32 [S]
     positions: Tensor | None  # int64 [S], where each edge stands among all
@@ -39,7 +40,7 @@ def sample(
     method: Method = "neighbour",
     positions: bool = False,
 ) -> Sampled:
-    """In-edges of each row, in their order: all, or where there are more than `fanout`, a draw of them.
+    """In-edges of each row: all, or where there are more than `fanout`, a draw of them.
 
     "neighbour" takes `fanout` of them, each subset alike; "weighted" too, in proportion to their weights; "labor"
     takes each with probability fanout / degree by a draw that belongs to the source, so that rows choose alike.
@@ -58,15 +59,17 @@ def sample(
         return reference.sample(edges, rows, bounds, keys, fanout, method, positions)
     graph = tuple(pointer(tensor) for tensor in edges)
     draw = (pointer(rows), pointer(bounds), pointer(keys), keys.numel(), fanout, METHODS.index(method))
-    indptr = torch.zeros(rows.numel() + 1, dtype=torch.int64)
-    native.count_sampled(graph, *draw, pointer(indptr) + 8, threads())
-    torch.cumsum(indptr, 0, out=indptr)
+    begins = memory.empty((rows.numel(),), torch.int64)
+    degrees = memory.empty((rows.numel(),), torch.int32)
+    indptr = memory.empty((rows.numel() + 1,), torch.int64)
+    counted = (pointer(begins), pointer(degrees), pointer(indptr))
+    native.count_sampled(graph, *draw, *counted, threads())
     count = int(indptr[-1])
     columns = memory.empty((count,), torch.int32)
     where = memory.empty((count,), torch.int64) if positions else None
-    native.fill_sampled(graph, *draw, pointer(indptr), pointer(columns), pointer(where), threads())
+    native.fill_sampled(graph, *draw, *counted, pointer(columns), pointer(where), threads())
     trust_csr(indptr, columns, edges.col_ids.numel())
-    return Sampled(indptr, columns, where)
+    return Sampled(degrees, indptr, columns, where)
 
 
 def merge_sides(
@@ -103,8 +106,8 @@ def merge_sides(
 def number_new(table: Tensor, nodes: Tensor, known: int, ends: Tensor) -> tuple[int, Tensor]:
     """Numbers the vertices of `ends` int32 [S]; those that are new follow the first `known` of `nodes`.
 
-    `table` int32 has an entry of -1 for every vertex, before and after; `nodes` int32 has room for known + S. Returns
-    how many there are now, and each end's number, int32 [S].
+    `table` int32 has each vertex's number, negative where it has none; `nodes` int32 has room for known + S. Returns
+    how many have a number now, and each end's, int32 [S].
     """
     check_index("ends", ends, table.numel())
     require(nodes.numel() >= known + ends.numel(), "nodes has no room for what may come")
@@ -112,30 +115,51 @@ def number_new(table: Tensor, nodes: Tensor, known: int, ends: Tensor) -> tuple[
     if native is None:
         return reference.number_new(table, nodes, known, ends)
     columns = memory.empty((ends.numel(),), torch.int32)
-    count = int(
-        native.number_new(
-            pointer(table), pointer(nodes), known, pointer(ends.contiguous()), ends.numel(), pointer(columns)
-        )
-    )
+    ends = ends.contiguous()
+    count = native.number_new(pointer(table), pointer(nodes), known, pointer(ends), ends.numel(), pointer(columns))
     return count, columns
 
 
-def find_slots(table: Tensor, nodes: Tensor, own: range, slots: int, fetched: Tensor) -> tuple[Tensor, int]:
+def number_known(table: Tensor, nodes: Tensor) -> None:
+    """Vertices get their place in `nodes` as their number."""
+    check_index("nodes", nodes, table.numel())
+    native = native_for(nodes)
+    if native is None:
+        table[nodes.long()] = torch.arange(nodes.numel(), dtype=torch.int32)
+    else:
+        native.number_known(pointer(table), pointer(nodes), nodes.numel())
+
+
+def forget(table: Tensor, nodes: Tensor) -> None:
+    """Vertices have no number any more."""
+    check_index("nodes", nodes, table.numel())
+    native = native_for(nodes)
+    if native is None:
+        table[nodes.long()] = -1
+    else:
+        native.forget(pointer(table), pointer(nodes), nodes.numel())
+
+
+def find_slots(
+    table: Tensor, nodes: Tensor, own: range, slots: int, stamp: int, fetched: Tensor
+) -> tuple[Tensor, int, int]:
     """Where the rows of some vertices are: own ones first, then by slot, for which `table` has or gets an entry.
 
-    New slots count from `slots`; who got one is written to `fetched`, which has room for all. Returns the place of
-    every vertex, int32, and how many are new.
+    New slots count from `slots`; who got one is written to `fetched`, which has room for all. Own vertices are stamped
+    with a negative number. Returns the place of every vertex, int32, how many slots are new, and how many own vertices
+    had another stamp before.
     """
     check_index("nodes", nodes, table.numel())
     require(fetched.numel() >= nodes.numel(), "fetched has no room for what may come")
     native = native_for(nodes)
     if native is None:
-        return reference.find_slots(table, nodes, own, slots, fetched)
+        return reference.find_slots(table, nodes, own, slots, stamp, fetched)
     where = memory.empty((nodes.numel(),), torch.int32)
-    new = native.find_slots(
-        pointer(table), pointer(nodes), nodes.numel(), own.start, own.stop, slots, pointer(where), pointer(fetched)
-    )
-    return where, int(new)
+    new, stamped = native.find_slots(
+        pointer(table), pointer(nodes), nodes.numel(), own.start, own.stop, slots, stamp, pointer(where),
+        pointer(fetched),
+    )  # fmt: skip
+    return where, new, stamped
 
 
 def gather_places(own: Tensor, cached: Tensor, fetched: Tensor, where: Tensor) -> Tensor:

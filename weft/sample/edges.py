@@ -81,11 +81,6 @@ class Neighbours:
         self.edges = InEdges(self.csr.indptr, self.csr.indices, weight, shard.global_ids, self.ids)
 
     @cached_property
-    def degrees(self) -> Tensor:
-        """How many there are of each row, int32 [N]."""
-        return self.csr.degrees().int()
-
-    @cached_property
     def weight_sums(self) -> Tensor | None:
         """The sum of each row's weights, float64 [N]."""
         if self.csr.weight is None:
@@ -96,7 +91,7 @@ class Neighbours:
     @cached_property
     def symmetric_scale(self) -> Tensor:
         """1 / sqrt of each row's weights and its loop's, as GCN's coefficients want it, float64 [N]."""
-        totals = self.degrees.double() if self.weight_sums is None else self.weight_sums
+        totals = self.csr.degrees().double() if self.weight_sums is None else self.weight_sums
         totals = totals + (1.0 if self.loop_weight is None else self.loop_weight.double())
         return torch.where(totals > 0, totals.clamp(min=1e-300).rsqrt(), 0.0)
 

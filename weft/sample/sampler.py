@@ -10,8 +10,8 @@ from torch import Tensor
 from weft.aggregate.noise import hash_key
 from weft.comm import Communicator
 from weft.graph.graph import CSR
-from weft.kernels import memory
-from weft.kernels.sampling import Method, number_new, sample
+from weft.kernels import gather, memory
+from weft.kernels.sampling import Method, forget, number_known, number_new, sample
 from weft.partition import Shard
 from weft.sample.batch import Batch, Hop
 from weft.sample.edges import Neighbours, Standing
@@ -55,7 +55,6 @@ class Sampler:
         self._table = torch.full((self.standing.num_nodes,), -1, dtype=torch.int32)
         facts: dict[str, Tensor | None] = {
             "ids": shard.global_ids.int(),
-            "degrees": self.neighbours.degrees,
             "weight_sums": self.neighbours.weight_sums,
             "loop_weight": self._loop_weight(shard, comm, loops_apart),
         }
@@ -77,25 +76,42 @@ class Sampler:
         batches = [
             Batch(step, nodes, nodes, [nodes.numel()], nothing) for step, nodes in zip(steps, seeds, strict=True)
         ]
-        for hop, fanout in enumerate(self.fanouts[:hops]):
-            keys = torch.tensor([hash_key(self._seed, epoch, step, hop) for step in steps])
-            frontiers = [batch.nodes[: batch.sizes[-1]] for batch in batches]
-            bounds = torch.tensor([0, *[frontier.numel() for frontier in frontiers]]).cumsum(0)
-            drawn = self._drawn(torch.cat(frontiers), bounds, keys, fanout)
-            for batch, (low, high) in zip(batches, pairwise(bounds.tolist()), strict=True):
-                self._extend(batch, drawn.rows(low, high) if len(batches) > 1 else drawn, fanout)
+        if self.comm.num_workers > 1:
+            self._draw_hops(batches, epoch, hops)
+        else:  # there is nobody to ask for several at a time
+            for batch in batches:
+                self._draw_hops([batch], epoch, hops)
         return batches
+
+    def _draw_hops(self, batches: Sequence[Batch], epoch: int, hops: int | None) -> None:
+        alone = len(batches) == 1  # then the table keeps its numbers from hop to hop
+        if alone:
+            number_known(self._table, batches[0].nodes)
+        for hop, fanout in enumerate(self.fanouts[:hops]):
+            keys = torch.tensor([hash_key(self._seed, epoch, batch.step, hop) for batch in batches])
+            frontiers = [batch.nodes for batch in batches]
+            bounds = torch.tensor([0, *[frontier.numel() for frontier in frontiers]]).cumsum(0)
+            drawn = self._drawn(torch.cat(frontiers) if not alone else frontiers[0], bounds, keys, fanout)
+            for batch, (low, high) in zip(batches, pairwise(bounds.tolist()), strict=True):
+                if alone:
+                    self._extend(batch, drawn, fanout)
+                    continue
+                number_known(self._table, batch.nodes)
+                self._extend(batch, drawn.rows(low, high), fanout)
+                forget(self._table, batch.nodes)
+        if alone:
+            forget(self._table, batches[0].nodes)
 
     def _extend(self, batch: Batch, drawn: Drawn, fanout: int) -> None:
         """Adds a hop: its new vertices get the next numbers, in the order in which edges name them."""
         known = batch.sizes[-1]
         nodes = memory.empty((known + drawn.sources.numel(),), torch.int32)
-        nodes[:known] = batch.nodes[:known]
+        nodes[:known] = batch.nodes
         count, columns = number_new(self._table, nodes, known, drawn.sources)
         batch.nodes, batch.ids = nodes[:count], drawn.facts["ids"].long()
         batch.sizes.append(count)
-        facts = {name: fact for name, fact in drawn.facts.items() if name != "ids"}
         csr = CSR(drawn.indptr, columns, count, **drawn.edge_data)
+        facts = drawn.facts
         batch.hops.append(
             Hop(
                 csr,
@@ -132,10 +148,10 @@ class Sampler:
         drawn = sample(self.neighbours.edges, rows, bounds, keys, fanout, self.method, positions=bool(carried))
         sources = drawn.columns
         if self.comm.num_workers > 1:
-            sources = self.neighbours.address[sources.long()]
-        data = {} if drawn.positions is None else {name: all[drawn.positions] for name, all in carried.items()}
-        index = rows.long()
-        return Drawn(drawn.indptr, sources, data, {name: fact[index] for name, fact in self._facts.items()})
+            sources = gather(self.neighbours.address, sources)
+        data = {} if drawn.positions is None else {name: gather(all, drawn.positions) for name, all in carried.items()}
+        facts = {name: gather(fact, rows) for name, fact in self._facts.items()}
+        return Drawn(drawn.indptr, sources, data, {"degrees": drawn.degrees, **facts})
 
     def _send_back(self, drawn: Drawn, rows_to: Tensor, rows_from: Tensor) -> Drawn:
         """What was drawn for each worker goes there; what was drawn for this one comes, in the order of workers."""
@@ -161,7 +177,7 @@ class Sampler:
 
 
 class Trade:
-    """Rows on their way: `leaving[q]` of a tensor, one after another, to each worker q, from which `arriving[q]` come."""
+    """Rows on their way: of a tensor `leaving[q]`, one after another, go to worker q, and `arriving[q]` come back."""
 
     def __init__(
         self, comm: Communicator, rows: Tensor, leaving: list[int], arriving: list[int], kind: str, what: str

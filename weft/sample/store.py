@@ -69,7 +69,10 @@ class Store:
         self.columns = {name: Column(column.rows.contiguous(), column.kind) for name, column in columns.items()}
         self.num_hot = 0
         self.hot = {name: column.rows[:0] for name, column in self.columns.items()}
+        # By vertex: the slot of another worker's row, negative where it has none; of own vertices, a stamp that says
+        # in which fetch they were last wanted.
         self._table = torch.full((standing.num_nodes,), -1, dtype=torch.int32)
+        self._stamp = -1
 
     def row_bytes(self) -> int:
         """Bytes of a vertex over all columns."""
@@ -87,25 +90,28 @@ class Store:
 
     def fetch(self, batches: Sequence[Tensor]) -> Fetched:
         """Rows of the vertices of several minibatches (int32); what they share travels once."""
-        places, wanted, slots = [], [], self.num_hot
+        self._stamp -= 1
+        places, wanted, slots, own = [], [], self.num_hot, 0
         for nodes in batches:
             new = memory.empty((nodes.numel(),), torch.int32)
-            where, count = find_slots(self._table, nodes, self.standing.own, slots, new)
+            where, count, stamped = find_slots(self._table, nodes, self.standing.own, slots, self._stamp, new)
             places.append(where)
             wanted.append(new[:count])
             slots += count
+            own += stamped
         nodes = torch.cat(wanted) if len(wanted) > 1 else wanted[0]
-        counts = self._count(places, nodes.numel())
         self._table[nodes.long()] = -1
-        return Fetched(self, self._fetch(nodes), places, counts)
+        requested, hot = sum(where.numel() for where in places), self._count_hot(places)
+        return Fetched(self, self._fetch(nodes), places, Counts(requested, own + hot + len(nodes), len(nodes), hot))
 
-    def _count(self, places: Sequence[Tensor], remote: int) -> Counts:
-        seen = torch.zeros(len(self.standing.own) + self.num_hot, dtype=torch.bool)
+    def _count_hot(self, places: Sequence[Tensor]) -> int:
+        """How many of the hot rows are among those that are wanted."""
+        if self.num_hot == 0:
+            return 0
+        seen, first = torch.zeros(self.num_hot, dtype=torch.bool), len(self.standing.own)
         for where in places:
-            seen[where[where < seen.numel()].long()] = True
-        hot = int(seen[len(self.standing.own) :].sum())
-        requested = sum(where.numel() for where in places)
-        return Counts(requested, int(seen.sum()) + remote, remote, hot)
+            seen[where[(where >= first) & (where < first + self.num_hot)].long() - first] = True
+        return int(seen.sum())
 
     def _fetch(self, nodes: Tensor) -> dict[str, Tensor]:
         """Columns of other workers' vertices."""
