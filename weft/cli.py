@@ -115,7 +115,7 @@ def train(
     model: Annotated[
         str | None, typer.Option(help="gcn, sage, gat, gatv2, transformer, gin, rgcn, or package.module:callable.")
     ] = None,
-    strategy: Annotated[str | None, typer.Option(help="Preset: full, single, sar.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Preset: full, single, sar, adaqp, minibatch or batchgnn.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the graph.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of weights, dropout and partition.")] = None,
@@ -126,9 +126,10 @@ def train(
         list[str] | None, typer.Option("--set", help="Any setting, section.key=value; see 'weft settings'.")
     ] = None,
 ) -> None:
-    """Train a model over the full graph.
+    """Train a model, over the full graph or on minibatches.
 
     [dim]weft train --data cora --model gcn --workers 2[/dim]
+    [dim]weft train --data my-parts --model sage --strategy batchgnn --workers 4 --set sample.fanout=[10,10][/dim]
     [dim]weft train recipes/cora-gcn.yaml --seed 1 --set model.hidden=32[/dim]
     [dim]torchrun --nnodes 2 --nproc-per-node 2 ... -m -- weft train config.yaml --run /shared/run[/dim]
     """

@@ -23,7 +23,7 @@ from weft.sample.store import AtRest, Column, Counts, Features, Fetched, Store
 
 FANOUTS = (15, 10, 5)
 LARGEST_AUTO = 16  # minibatches that are planned together where that is left to weft
-SATURATED = 0.9  # twice as many minibatches must fetch fewer rows each than this share, or they are not joined
+SATURATED = 0.98  # twice as many minibatches must fetch fewer rows each than this share, or they are not joined
 
 
 class SampleConfig(BaseModel):
@@ -253,7 +253,7 @@ class Minibatches:
 
 
 def choose_together(growth: Growth, row_bytes: int, memory_bytes: int) -> int:
-    """How many minibatches to plan together: twice as many while that saves a tenth of the rows, and fits."""
+    """How many minibatches to plan together: twice as many while that saves rows, and fits in memory."""
     chosen = 1
     for at in range(1, len(growth.batches)):
         number, rows = growth.batches[at], growth.whole[at]

@@ -1,0 +1,72 @@
+"""Accuracy of SAGE trained on sampled minibatches beside SAGE trained over the full graph; both judged exactly.
+
+    WEFT_DATA=FOLDER python -m benchmarks.sampled [--quick] [--only physics] [--json FILE]
+
+Mean of three seeds, the same model and evaluation on both sides; weights are those that were best on validation.
+Minibatches of 1024 training vertices, fan-out 15, 10, aggregates of the input kept where counts say so. Data sets whose
+files are not in FOLDER are left out, with a note. `--quick` runs one seed of the smallest.
+"""
+
+import os
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Bench, parse
+from weft.config import make_config, merge
+from weft.errors import UserError
+from weft.graph import open_graph
+from weft.run import start
+
+SEEDS, BAR = 3, 0.5  # points
+MODEL = {"name": "sage", "layers": 2, "norm": "layer", "dropout": 0.5}
+OPTIM = {"lr": 0.005, "weight_decay": 5e-5}
+SAMPLED = {"strategy": "batchgnn", "sample": {"batch": 1024, "fanout": [15, 10]}}
+CASES: dict[str, dict[str, Any]] = {
+    "amazon-computers": {"hidden": 256, "full": (200, 4), "sampled": (60, 2)},  # epochs, and between evaluations
+    "coauthor-physics": {"hidden": 64, "full": (110, 10), "sampled": (20, 2)},
+    "synthetic:arxiv": {"hidden": 128, "full": (150, 10), "sampled": (20, 2)},
+}
+
+
+def run_once(data: str, case: dict[str, Any], plan: str, seed: int, folder: Path) -> float:
+    """Test accuracy, in per cent."""
+    epochs, every = case[plan]
+    settings = {
+        "data": data, "seed": seed, "run": str(folder), "model": {**MODEL, "hidden": case["hidden"]}, "optim": OPTIM,
+        "train": {"epochs": epochs, "eval_every": every, "checkpoint_every": 0},
+    }  # fmt: skip
+    config = make_config(merge(settings, SAMPLED if plan == "sampled" else {}))
+    return 100 * float(start(config, overwrite=True, quiet=True).summary["test_accuracy"])
+
+
+def measure(bench: Bench, data: str, case: dict[str, Any], seeds: int) -> None:
+    values: dict[str, list[float]] = {"full": [], "sampled": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(seeds):
+            for plan, found in values.items():
+                found.append(run_once(data, case, plan, seed, Path(folder) / "run"))
+    means = {plan: statistics.mean(found) for plan, found in values.items()}
+    bench.rows.append({"case": data, **values})
+    print(f"{data:<20} " + "   ".join(f"{plan} {mean:.2f} % {values[plan]}" for plan, mean in means.items()), flush=True)
+    bench.bar(f"{data}: points that sampling costs", means["full"] - means["sampled"], BAR, unit="", at_least=False)
+
+
+def main() -> int:
+    bench = Bench("sampled", parse(__doc__))
+    quick = bench.options.quick
+    for data, case in list(CASES.items())[: 1 if quick else None]:
+        if not bench.wanted(data):
+            continue
+        try:
+            open_graph(data)
+        except UserError as error:
+            bench.note(f"{data} is left out: {error} (WEFT_DATA is {os.environ.get('WEFT_DATA', 'not set')})")
+            continue
+        measure(bench, data, case, 1 if quick else SEEDS)
+    return bench.finish()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
