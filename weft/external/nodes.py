@@ -18,6 +18,7 @@ from weft.graph.files import Array
 from weft.graph.ingest import is_split_spec
 from weft.graph.nodefile import read_node_file
 from weft.graph.tables import kind_of
+from weft.kernels.reference import splitmix64
 
 ROLES = ("train", "val", "test")
 PIECE_VALUES = 1 << 20
@@ -256,13 +257,10 @@ def _new_mask(folder: Path, role: str, num_nodes: int) -> Array:
 
 
 def hashed(ids: Array, seed: int) -> Array:
-    """64 bits for every id, uint64: the finaliser of SplitMix over id and seed."""
-    with np.errstate(over="ignore"):
-        bits = ids.astype(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
-        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed: Array = bits ^ (bits >> np.uint64(31))
-    return mixed
+    """64 bits for every id (int64), uint64."""
+    key = splitmix64(torch.tensor([seed]))
+    bits: Array = splitmix64(torch.from_numpy(ids) ^ key).numpy().view(np.uint64)
+    return bits
 
 
 def uniform(ids: Array, seed: int) -> Array:
