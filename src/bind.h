@@ -18,6 +18,7 @@ T *as(Pointer address) {
 }
 
 void bind_csr(nb::module_ &);
+void bind_external(nb::module_ &);
 void bind_kernels(nb::module_ &);
 void bind_sampling(nb::module_ &);
 void bind_products(nb::module_ &);  // after bind_kernels, whose instruction set it takes

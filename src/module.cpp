@@ -6,8 +6,9 @@ void bind_partition(nb::module_ &);
 
 NB_MODULE(_native, module) {
     module.attr("version") = "0.1.0";
-    module.attr("interface") = 7;  // raised with INTERFACE in weft/kernels/native.py
+    module.attr("interface") = 8;  // raised with INTERFACE in weft/kernels/native.py
     weft::bind_csr(module);
+    weft::bind_external(module);
     weft::bind_kernels(module);
     weft::bind_products(module);
     weft::bind_sampling(module);

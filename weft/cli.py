@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,6 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.errors import UserError, WorkerLost
+
+if TYPE_CHECKING:
+    from weft.partition import PartitionInfo
 
 app = typer.Typer(
     name="weft",
@@ -88,24 +91,124 @@ def ingest(
 
 @app.command()
 def partition(
-    graph: Annotated[str, typer.Argument(help="Graph folder, .npz file or data set name.")],
+    source: Annotated[str, typer.Argument(help="Graph folder, .npz file, data set name; or edge files (see above).")],
     parts: Annotated[int, typer.Option("--parts", "-p", min=1, help="How many parts (at least one per worker).")],
     out: Out,
-    method: Annotated[str, typer.Option(help="auto, metis (best cut), stream (one pass) or random.")] = "auto",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="Of a graph: auto, metis (best cut), stream (one pass), random. Of edge files: auto or stream "
+            "(vertices join their neighbours), range (of ids, even in edges), hash (of ids)."
+        ),
+    ] = "auto",
     seed: Annotated[int, typer.Option(help="Of the method's choices.")] = 0,
+    features: Annotated[
+        Path | None, typer.Option(help="Edge files: .npy [N, F], float32 or float16, or bfloat16 as int16.")
+    ] = None,
+    labels: Annotated[Path | None, typer.Option(help="Edge files: .npy [N], -1 unknown, or [N, C] of 0 and 1.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Edge files: random:0.6,0.2@SEED (train, validation), TRAIN.npy,VAL.npy,TEST.npy (masks or numbers of "
+            "vertices), or one .npz with such arrays."
+        ),
+    ] = None,
+    src_column: Annotated[str | None, typer.Option(help="Edge tables: column of the sources.")] = None,
+    dst_column: Annotated[str | None, typer.Option(help="Edge tables: column of the destinations.")] = None,
+    weight_column: Annotated[
+        str | None, typer.Option(help="Edge tables: column of the weights; beside .npy edges a .npy file.")
+    ] = None,
+    header: Annotated[
+        bool | None, typer.Option("--header/--no-header", help="Whether an edge table of text names its columns.")
+    ] = None,
+    num_nodes: Annotated[int | None, typer.Option(min=1, help="Edge files: N, if no other file says so.")] = None,
+    num_classes: Annotated[int | None, typer.Option(min=1, help="Edge files: if labels do not show all.")] = None,
+    undirected: Annotated[bool, typer.Option("--undirected", help="Edge files: add every edge's reverse.")] = False,
+    name: Annotated[str | None, typer.Option(help="Edge files: name of the graph.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Edge files: processes that share the work.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Edge files: what each worker may use; 2G unless given.")] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Cut a graph into parts that workers load by themselves.
 
     [dim]weft partition my-graph --parts 4 --out my-parts[/dim]
+
+    A graph that no process can hold is cut straight from its edge files:
+    .npy ([2, E], [E, 2], or SRC.npy,DST.npy), .parquet or .csv with two
+    columns, or a folder of such files. Vertices are numbered 0..N-1 (for
+    other ids run 'weft ingest' first), and row k of the features and labels
+    is about vertex k. Each worker reads its slice in chunks and keeps within
+    --memory; meanwhile edges lie on disk beside --out, 8 bytes each.
+
+    [dim]weft partition edges.npy --features x.npy --labels y.npy --parts 8 \\
+      --split random:0.6,0.2@0 --workers 4 --memory 2G --out my-parts[/dim]
     """
-    from weft.prepare import partition as cut
+    from weft.external import find_edge_files
     from weft.show import partition_rows, print_rows
 
-    with console.status(f"cutting {graph} into {parts} parts ({method})"):
-        info = cut(graph, parts, out, method, seed, overwrite)
-    print_rows(f"partition of {info.graph_name}", partition_rows(info))
-    console.print(f"written to {out}", highlight=False, soft_wrap=True)
+    options = {
+        "features": features, "labels": labels, "split": split, "src_column": src_column, "dst_column": dst_column,
+        "weight_column": weight_column, "header": header, "num_nodes": num_nodes, "num_classes": num_classes,
+        "undirected": undirected or None, "name": name, "workers": workers, "memory": memory,
+    }  # fmt: skip
+    given = {key: value for key, value in options.items() if value is not None}
+    edges = find_edge_files(source)
+    if edges:
+        info = _partition_files(edges, parts, out, method, seed, overwrite, given)
+    else:
+        info = _partition_graph(source, parts, out, method, seed, overwrite, given)
+    if os.environ.get("RANK", "0") == "0":
+        print_rows(f"partition of {info.graph_name}", partition_rows(info))
+        console.print(f"written to {out}", highlight=False, soft_wrap=True)
+
+
+def _partition_graph(
+    source: str, parts: int, out: Path, method: str, seed: int, overwrite: bool, given: dict[str, Any]
+) -> "PartitionInfo":
+    from weft.prepare import partition as cut
+
+    if given:
+        names = ", ".join(f"--{key.replace('_', '-')}" for key in given)
+        raise UserError(
+            f"{source} is no edge file, so that {names} cannot be given with it: leave that out, or give the edges as "
+            ".npy, .parquet or .csv"
+        )
+    with console.status(f"cutting {source} into {parts} parts ({method})"):
+        return cut(source, parts, out, method, seed, overwrite)
+
+
+def _partition_files(
+    edges: tuple[Path, ...],
+    parts: int,
+    out: Path,
+    method: str,
+    seed: int,
+    overwrite: bool,
+    given: dict[str, Any],
+) -> "PartitionInfo":
+    from weft.divide import partition_files
+    from weft.external import Job, parse_bytes
+    from weft.graph.edgelist import EdgeColumns
+    from weft.show import print_rows, size
+
+    columns = EdgeColumns(*(given.pop(f"{end}_column", None) for end in ("src", "dst", "weight")))
+    workers = given.pop("workers", 1)
+    if "memory" in given:
+        given["memory_bytes"] = parse_bytes(given.pop("memory"))
+    given.setdefault("name", edges[0].name.partition(".")[0])
+    job = Job(
+        edges=edges, parts=parts, method="stream" if method == "auto" else method, seed=seed, columns=columns, **given
+    )
+    outcome = partition_files(job, out, workers, overwrite)
+    steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in outcome.seconds.items())
+    took = [
+        ("time", f"{sum(outcome.seconds.values()):.1f} s ({steps})"),
+        ("peak memory per worker", size(max(outcome.peak_rss_bytes))),
+        ("blocks", str(outcome.num_blocks)),
+    ]
+    if os.environ.get("RANK", "0") == "0":
+        print_rows("what it took", took)
+    return outcome.info
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 import importlib.util
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,14 +117,18 @@ def loads(graph: Graph, parts: int, balance: Balance) -> tuple[Array, Array]:
     """What each vertex weighs, float64 [N, 3] (itself, in-edges, training), and what a part may hold [3]."""
     degrees = graph.adjacency.degrees().double()
     load = torch.stack([torch.ones_like(degrees), degrees, train_count(graph)], dim=1).numpy()
-    total = load.sum(0)
+    return load, limits(load.sum(0).tolist(), parts, balance)
+
+
+def limits(totals: Sequence[float], parts: int, balance: Balance) -> Array:
+    """What a part may hold of each kind of load, float64 [3], of which there is so much in all."""
     allowed = (balance.nodes, balance.edges, balance.train)
     if min(allowed) < 1:
         raise UserError(f"a balance of {min(allowed)} cannot be met: the largest part is at least the mean (1.0)")
     limit = [
-        max(slack * weight / parts, math.ceil(weight / parts)) for slack, weight in zip(allowed, total, strict=True)
+        max(slack * weight / parts, math.ceil(weight / parts)) for slack, weight in zip(allowed, totals, strict=True)
     ]
-    return load, np.array(limit, np.float64)
+    return np.array(limit, np.float64)
 
 
 METHODS: dict[str, Callable[[Graph, int, int, Balance], Tensor]] = {

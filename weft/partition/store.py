@@ -10,7 +10,7 @@ workers of one host share, since it stays memory-mapped.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -97,7 +97,7 @@ def write_partition(
     with FolderWriter(path, "partition", overwrite) as folder:
         placement = place(graph, owner, num_parts, reorder)
         fingerprint = graph.fingerprint
-        partition_id = _identity(fingerprint, placement)
+        partition_id = identity(fingerprint, placement.starts, [placement.order.numpy()])
         halo_counts, cut_edges = [], []
         with progress(f"writing {path.name}", num_parts) as advance:
             for part in range(num_parts):
@@ -130,10 +130,14 @@ def write_partition(
     return info
 
 
-def _identity(fingerprint: str, placement: Placement) -> str:
-    """Two partitions have the same id exactly if every vertex of the same graph lies in the same place."""
-    digest = hashlib.sha256(f"{fingerprint} {placement.starts}".encode())
-    digest.update(placement.order.contiguous().numpy().data)
+def identity(fingerprint: str, starts: tuple[int, ...], order: Iterable[Array]) -> str:
+    """Two partitions have the same id exactly if every vertex of the same graph lies in the same place.
+
+    order: the global ids part after part, int64, in as many pieces as one likes.
+    """
+    digest = hashlib.sha256(f"{fingerprint} {starts}".encode())
+    for piece in order:
+        digest.update(np.ascontiguousarray(piece, np.int64).data)
     return digest.hexdigest()
 
 

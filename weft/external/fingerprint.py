@@ -1,0 +1,74 @@
+"""The fingerprint of a graph that lies in blocks, the same as `CSR.fingerprint` takes of one in memory."""
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from weft.comm import Communicator
+from weft.graph.files import Array
+
+PIECE_BYTES = 1 << 24
+
+
+class Fingerprint:
+    """Worker 0 hashes what all workers give in turn: rows in ascending order of vertices."""
+
+    def __init__(self, comm: Communicator, num_nodes: int, weighted: bool) -> None:
+        self.comm, self.num_nodes, self.weighted = comm, num_nodes, weighted
+        self._indices, self._weight = hashlib.sha256(), hashlib.sha256()
+
+    def add(self, indices: Array, weight: Array) -> None:
+        """One round's rows, this worker's among them; every worker calls it."""
+        sizes = self.comm.all_gather(torch.tensor([indices.size]), "control", "sizes of rows").flatten().tolist()
+        for peer, size in enumerate(sizes):
+            self._pass_on(self._indices, peer, indices, size)
+            if self.weighted:
+                self._pass_on(self._weight, peer, weight, size)
+
+    def _pass_on(self, digest: "hashlib._Hash", peer: int, own: Array, size: int) -> None:
+        """One worker's array of so many values of 4 bytes, to worker 0 piece by piece."""
+        me, nobody = self.comm.worker, [None] * self.comm.num_workers
+        for begin, end in pieces(size, PIECE_BYTES // 4):
+            if peer == me == 0:
+                digest.update(own[begin:end].data)
+            elif me == 0:
+                piece = torch.empty(end - begin, dtype=torch.int32)
+                incoming = [piece if worker == peer else None for worker in range(self.comm.num_workers)]
+                self.comm.post(nobody, incoming, "topology", "rows for the fingerprint").wait()
+                digest.update(piece.numpy().data)
+            elif me == peer:
+                outgoing = [torch.from_numpy(own[begin:end]), *nobody[1:]]
+                self.comm.post(outgoing, nobody, "topology", "rows for the fingerprint").wait()
+
+    def finish(self, degrees: Array) -> str:
+        """degrees: int32 [N], of all vertices."""
+        whole = hashlib.sha256(f"weft csr {self.num_nodes}".encode())
+        whole.update(b" torch.int64 " + _offsets_digest(degrees))
+        whole.update(b" torch.int32 " + self._indices.digest())
+        if self.weighted:
+            whole.update(b" torch.float32 " + self._weight.digest())
+        return share_hex(self.comm, whole.hexdigest(), "the fingerprint")
+
+
+def share_hex(comm: Communicator, digits: str, what: str) -> str:
+    """Worker 0's digest, at every worker."""
+    letters = torch.tensor(list(digits.encode()), dtype=torch.uint8)
+    return bytes(comm.broadcast(letters, 0, "control", what).tolist()).decode()
+
+
+def pieces(total: int, step: int) -> Iterator[tuple[int, int]]:
+    """(begin, end) of pieces of at most `step` that make up 0..total."""
+    for begin in range(0, total, step):
+        yield begin, min(total, begin + step)
+
+
+def _offsets_digest(degrees: Array) -> bytes:
+    """Of indptr, int64 [N + 1], without having it as a whole."""
+    digest, edges = hashlib.sha256(np.zeros(1, np.int64).data), 0
+    for begin, end in pieces(degrees.size, PIECE_BYTES // 8):
+        offsets = edges + np.cumsum(degrees[begin:end], dtype=np.int64)
+        digest.update(offsets.data)
+        edges = int(offsets[-1])
+    return digest.digest()
