@@ -49,7 +49,8 @@ def measure(bench: Bench, data: str, case: dict[str, Any], seeds: int) -> None:
                 found.append(run_once(data, case, plan, seed, Path(folder) / "run"))
     means = {plan: statistics.mean(found) for plan, found in values.items()}
     bench.rows.append({"case": data, **values})
-    print(f"{data:<20} " + "   ".join(f"{plan} {mean:.2f} % {values[plan]}" for plan, mean in means.items()), flush=True)
+    cells = [f"{plan} {mean:.2f} % {[round(value, 2) for value in values[plan]]}" for plan, mean in means.items()]
+    print(f"{data:<20} " + "   ".join(cells), flush=True)
     bench.bar(f"{data}: points that sampling costs", means["full"] - means["sampled"], BAR, unit="", at_least=False)
 
 

@@ -218,7 +218,9 @@ def train(
     model: Annotated[
         str | None, typer.Option(help="gcn, sage, gat, gatv2, transformer, gin, rgcn, or package.module:callable.")
     ] = None,
-    strategy: Annotated[str | None, typer.Option(help="Preset: full, single, sar, adaqp, minibatch or batchgnn.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="Preset: full, single, sar, adaqp, minibatch or batchgnn.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the graph.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of weights, dropout and partition.")] = None,
