@@ -78,10 +78,13 @@ def fit(task: Task, resume: bool = False) -> Outcome:
             if not math.isfinite(loss):
                 _give_up(task, record)
             _adapt(task, record)
-            if progress.epoch % config.eval_every == 0 or progress.epoch == config.epochs:
+            every = config.eval_every
+            judged = every > 0 and (progress.epoch % every == 0 or progress.epoch == config.epochs)
+            if judged:
                 _evaluate_epoch(task, record)
-                if _is_better(record, "val_loss" if "val_loss" in record else f"val_{metric}", progress):
-                    best = _weights(model)
+            name = "val_loss" if "val_loss" in record else f"val_{metric}"
+            if (judged or every == 0) and _is_better(record, name, progress):
+                best = _weights(model)
         if config.patience is not None and progress.epoch - progress.best_epoch >= config.patience:
             stopped_early = objective.has_validation
         records.append(record)
@@ -98,7 +101,7 @@ def fit(task: Task, resume: bool = False) -> Outcome:
     stop.restore()
     last = _weights(model)
     model.load_state_dict(best)
-    values, _ = objective.judge()
+    values = objective.judge()[0] if config.eval_every else {}
     status: Literal["finished", "interrupted"] = "interrupted" if stop.seen else "finished"
     return Outcome(status, metric, progress, values, loss, records, last, steps.counts)
 

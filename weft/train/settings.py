@@ -14,7 +14,9 @@ class TrainConfig(BaseModel):
         "vertices", description="what is learned: the classes of vertices, or which edges exist (minibatches)"
     )
     epochs: int = Field(100, ge=1, description="passes over the graph")
-    eval_every: int = Field(1, ge=1, description="epochs between two evaluations")
+    eval_every: int = Field(
+        1, ge=0, description="epochs between two evaluations over the whole graph; 0: never, the last weights count"
+    )
     patience: int | None = Field(None, ge=1, description="stop after so many epochs without a better one on validation")
     metric: str = Field("auto", description="auto, accuracy, macro_f1, micro_f1 or roc_auc; judged on validation")
     select: Literal["metric", "loss"] = Field("metric", description="what on validation says which epoch is best")
