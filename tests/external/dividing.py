@@ -1,4 +1,4 @@
-"""Partitions of edge files made by workers of the test session, and beside them the same made in memory."""
+"""Partitions of edge files made by one worker or several, and beside them the same made in memory."""
 
 from pathlib import Path
 from typing import Any

@@ -1,6 +1,7 @@
 """Edge files cut by workers are the same bytes as the graph cut in memory."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from tests.partition.drawn import check_shards
 from tests.workers import run_workers
 from weft.comm import Communicator
 from weft.divide import partition_together
-from weft.external import Job
+from weft.external import Job, spill
+from weft.external.source import EdgeChunk, EdgeFiles
 from weft.graph import from_edges
+from weft.graph.files import Array
 from weft.graph.graph import Graph
 from weft.graph.synthetic import parse_synthetic
 from weft.partition import PartitionInfo, load_shard, read_owner, read_partition
@@ -99,11 +102,28 @@ def random_edges(num_nodes: int, num_edges: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("method", ["hash", "range"])
-def test_little_memory_means_many_blocks_and_the_same_parts(tmp_path: Path, method: str) -> None:
+def test_little_memory_means_many_blocks_and_the_same_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    at_once: list[int] = []
+    chunks, sort = EdgeFiles.read, spill._sort
+
+    def read_and_note(files: EdgeFiles, span: range, chunk_edges: int) -> Iterator[EdgeChunk]:
+        for chunk in chunks(files, span, chunk_edges):
+            at_once.append(chunk.src.size)
+            yield chunk
+
+    def sort_and_note(vertices: range, pairs: Array, weight: Array) -> spill.Rows:
+        at_once.append(len(pairs))
+        return sort(vertices, pairs, weight)
+
     edges = save_edges(tmp_path / "edges.npy", random_edges(500, 20_000))
     job = {"edges": (edges,), "parts": 3, "method": method, **node_files(tmp_path, 500)}
     ample = cut(tmp_path / "ample", 1, memory_bytes=1 << 26, **job)
+    monkeypatch.setattr(EdgeFiles, "read", read_and_note)
+    monkeypatch.setattr(spill, "_sort", sort_and_note)
     tight = cut(tmp_path / "tight", 1, memory_bytes=1 << 14, **job)
+    assert max(at_once) * 12 <= 1 << 14, "an edge takes 12 bytes at the least while it is sorted"
     assert ample.num_blocks == 1 and tight.num_blocks >= 20
     same_folders(tmp_path / "ample", tmp_path / "tight")
 

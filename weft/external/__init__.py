@@ -1,11 +1,10 @@
 """Partitioning of graphs that no process can hold: from edge files to part folders, by all workers together."""
 
 from weft.external.divide import SCRATCH, Division, check_inputs, complete, divide
-from weft.external.job import METHODS, Job, parse_bytes
+from weft.external.job import Job, parse_bytes
 from weft.external.source import find_edge_files
 
 __all__ = [
-    "METHODS",
     "SCRATCH",
     "Division",
     "Job",
