@@ -1,4 +1,5 @@
-"""A graph of a billion edges on one machine: cut from its edge file by four workers, of which none can hold it.
+"""A graph of a billion edges on one machine: cut from its edge file by four workers, of which none can hold it, and
+trained on by the same number for an epoch of macrobatches over a hundredth of its vertices.
 
     python -m benchmarks.billion [--quick] [--json FILE]
 
@@ -20,8 +21,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Bench, parse
+from weft.config import make_config
 from weft.divide import Outcome, partition_files
 from weft.external import Job
+from weft.run import start
 
 GIB = 1 << 30
 PAIRS_PER_CHUNK = 1 << 21
@@ -31,6 +34,8 @@ SEEDS = {"train": 0.01, "val": 0.002, "test": 0.002}  # share of the vertices in
 NOISE = 1.5
 PARTS = WORKERS = 4
 MEMORY_BYTES = 2 * GIB
+BATCH = 4096
+SAMPLE = {"cache_aggregates": "never", "memory_mib": 256}
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -156,6 +161,23 @@ def judge(bench: Bench, outcome: Outcome) -> None:
     bench.bar("largest part over the mean, in-edges", quality.edge_balance, 1.12, "", at_least=False)
 
 
+def train(bench: Bench, folder: Path) -> None:
+    """One epoch of SAGE; nothing is evaluated, since rows of all vertices would not fit beside each other."""
+    settings = {
+        "data": str(folder / "parts"), "run": str(folder / "run"), "strategy": "batchgnn", "workers": WORKERS,
+        "threads": 1, "model": {"name": "sage", "layers": 2, "hidden": 64}, "optim": {"lr": 0.003},
+        "train": {"epochs": 1, "eval_every": 0}, "sample": {"batch": BATCH, "fanout": [10, 5], **SAMPLE},
+    }  # fmt: skip
+    started = time.perf_counter()
+    summary = start(make_config(settings), quiet=True).summary
+    seconds = {"start and epoch": time.perf_counter() - started, "epoch": summary["epoch_seconds"]["total"]}
+    peaks = [round(peak / GIB, 2) for peak in summary["peak_rss_bytes"]]
+    rows = {f"{name} rows": f"{count:,}" for name, count in summary["rows"].items()}
+    megabytes = summary["wire_bytes"]["per_epoch"] / 1e6
+    bench.row("train, one epoch", seconds, peaks=peaks, **rows, loss=summary["train_loss"], megabytes=megabytes)
+    bench.bar("peak memory of all training workers", sum(summary["peak_rss_bytes"]) / GIB, 12.0, " GiB", at_least=False)
+
+
 def main() -> int:
     bench = Bench("billion", parse(__doc__))
     drawing = Drawing(300_000, 10_000_000) if bench.options.quick else Drawing(30_000_000, 1_000_000_000)
@@ -164,7 +186,7 @@ def main() -> int:
         write_graph(bench, drawing, folder)
         judge(bench, partition(bench, folder))
         (folder / "edges.npy").unlink()
-        # Here an epoch over sampled seeds is trained on folder / "parts": PARTS parts, SEEDS of the vertices.
+        train(bench, folder)
     return bench.finish()
 
 
