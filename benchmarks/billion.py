@@ -6,7 +6,7 @@ trained on by the same number for an epoch of macrobatches over a hundredth of i
 The graph is drawn here and written in chunks: 30 million vertices in communities of about a thousand, whose members lie
 far apart in the order of ids; an edge takes its first end anywhere, in proportion to weights from a power law, and its
 second in the same community four times out of five. Every edge is there in both directions. A vertex's class is that of
-its community, its 32 features are the class's centre and noise. Everything lies in a temporary folder (some 30 GB at
+its community, its 16 features are the class's centre and noise. Everything lies in a temporary folder (some 30 GB at
 the most; TMPDIR says where) and is removed at the end. `--quick`: 10 million edges.
 """
 
@@ -49,7 +49,7 @@ class Drawing:
     inside: float = 0.8  # share of edges within a community
     skew: int = 3  # a member's number is size * u^skew: its degree falls with number^(1/skew - 1)
     classes: int = 32
-    features: int = 32
+    features: int = 16
     seed: int = 0
 
     @property

@@ -14,11 +14,11 @@ import torch
 
 from benchmarks.blocks import BATCH, FANOUT, dgl_step, pyg_step
 from benchmarks.harness import Bench, parse, trim_memory, tuned_allocator
-from benchmarks.peers import DROPOUT, HEADS, HIDDEN, MODELS, RATE
+from benchmarks.peers import MODELS, RATE, our_model
 from weft.aggregate import GraphView
 from weft.comm import Communicator
 from weft.graph import Graph, open_graph
-from weft.layers import ModelConfig, build_model
+from weft.layers import build_model
 from weft.partition import whole_shard
 from weft.sample import SampleConfig
 from weft.train.loss import GlobalLoss
@@ -38,16 +38,7 @@ def ours(name: str, graph: Graph, cache: str = "never") -> Callable[[], float]:
     """One step of weft's own: what the training loop does, without evaluation and records."""
     torch.manual_seed(0)
     view = GraphView(whole_shard(graph), Communicator.alone())
-    gat = name == "gat"
-    config = ModelConfig(
-        name=name,
-        layers=3,
-        hidden=HIDDEN // HEADS if gat else HIDDEN,
-        heads=HEADS,
-        activation="elu" if gat else "relu",
-        dropout=DROPOUT,
-    )
-    model = build_model(config, graph.num_features, graph.num_classes)
+    model = build_model(our_model(name), graph.num_features, graph.num_classes)
     training = TrainConfig()
     x, (y, masks) = input_rows(view, model, training), targets(view, training)
     rows = (masks["train"] & known(y)).nonzero().squeeze(1)

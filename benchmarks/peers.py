@@ -15,11 +15,25 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from weft.graph import Graph
+from weft.layers import ModelConfig
 
 MODELS = ("gcn", "sage", "gat")
 HIDDEN, HEADS, DROPOUT, RATE = 256, 4, 0.5, 0.01
 
 Epoch = Callable[[], float]
+
+
+def our_model(name: str) -> ModelConfig:
+    """The same in weft."""
+    gat = name == "gat"
+    return ModelConfig(
+        name=name,
+        layers=3,
+        hidden=HIDDEN // HEADS if gat else HIDDEN,
+        heads=HEADS,
+        activation="elu" if gat else "relu",
+        dropout=DROPOUT,
+    )
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 
 from benchmarks.harness import Bench, parse, trim_memory, tuned_allocator
-from benchmarks.peers import DROPOUT, HEADS, HIDDEN, MODELS, RATE, Epoch, dgl_epoch, pyg_epoch
+from benchmarks.peers import HIDDEN, MODELS, RATE, Epoch, dgl_epoch, our_model, pyg_epoch
 from weft.aggregate import GraphView
 from weft.comm import Communicator
 from weft.graph import Graph, load_graph, open_graph, save_graph
 from weft.kernels import spmm, transpose_csr
-from weft.layers import ModelConfig, build_model
+from weft.layers import build_model
 from weft.partition import Shard, whole_shard
 from weft.train.loss import GlobalLoss
 from weft.train.objective import input_rows, known, targets
@@ -42,16 +42,7 @@ def ours(name: str, graph: Graph, precision: str = "float32") -> Epoch:
     """One epoch of weft's own: what the training loop does, without evaluation and records."""
     torch.manual_seed(0)
     view = GraphView(whole_shard(graph), Communicator.alone())
-    gat = name == "gat"
-    config = ModelConfig(
-        name=name,
-        layers=3,
-        hidden=HIDDEN // HEADS if gat else HIDDEN,
-        heads=HEADS,
-        activation="elu" if gat else "relu",
-        dropout=DROPOUT,
-    )
-    model = build_model(config, graph.num_features, graph.num_classes)
+    model = build_model(our_model(name), graph.num_features, graph.num_classes)
     training = TrainConfig(precision=precision)  # type: ignore[arg-type]
     x, (y, masks) = input_rows(view, model, training), targets(view, training)
     rows = (masks["train"] & known(y)).nonzero().squeeze(1)

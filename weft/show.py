@@ -97,6 +97,20 @@ def width_rows(records: Sequence[dict[str, Any]]) -> Rows:
     return rows
 
 
+def minibatch_rows(summary: dict[str, Any]) -> Rows:
+    """How a run's minibatches were planned, and where their rows came from."""
+    plan, read = summary.get("minibatches"), summary["rows"]
+    if plan is None:
+        return []
+    kept = ", aggregates of the input kept" if plan["kept_aggregates"] else ""
+    read_rows = f"{read['requested']:,}, each once for those planned together {read['unique']:,}"
+    came = f"{read['remote']:,} from other workers, {read['cached']:,} of theirs kept here"
+    return [
+        ("minibatches per epoch", f"{plan['steps']}, planned {plan['together']} at a time{kept}"),
+        ("input rows per epoch", f"{read_rows}; {came}"),
+    ]
+
+
 def run_rows(summary: dict[str, Any]) -> Rows:
     metric, wire, times = summary["metric"], summary["wire_bytes"], summary["epoch_seconds"]
     graph = summary["graph"]
@@ -116,5 +130,6 @@ def run_rows(summary: dict[str, Any]) -> Rows:
         share = 100 * assigning / max(times["total"], 1e-9)
         rows.append(("choosing widths of rows", f"{assigning:.2f} s in all, {share:.1f} % of the epochs"))
     rows.append(("on the wire per epoch", size(wire["per_epoch"])))
+    rows += minibatch_rows(summary)
     rows.append(("peak memory per worker", size(max(summary["peak_rss_bytes"]))))
     return rows

@@ -285,6 +285,7 @@ def _summary(worker: Worker, outcome: Outcome, seconds: float) -> dict[str, Any]
             "whole_run": dict(zip(WIRE, once.tolist(), strict=True)),
         },
         "rows": rows,
+        "minibatches": None if outcome.minibatches is None else outcome.minibatches.described(),
         "peak_rss_bytes": peaks,
         "weights_sha256": weights_digest(outcome.last_weights),
         "best_weights_sha256": weights_digest(worker.model.state_dict()),
@@ -303,9 +304,10 @@ def _summary(worker: Worker, outcome: Outcome, seconds: float) -> dict[str, Any]
 
 def _row_counts(worker: Worker, outcome: Outcome) -> dict[str, int]:
     """Rows that an epoch's steps want, over all workers: without minibatches, those of the halo."""
-    halo, counts = worker.view.shard.num_halo, outcome.counts
+    halo = worker.view.shard.num_halo
     mine = torch.tensor([halo, halo, halo, 0])
-    if counts is not None:
+    if outcome.minibatches is not None:
+        counts = outcome.minibatches.counts
         epochs = max(len(outcome.records), 1)
         mine = torch.tensor([counts.requested, counts.unique, counts.remote, counts.cached]) // epochs
     worker.comm.all_reduce(mine, "control", "rows")

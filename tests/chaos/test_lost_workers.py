@@ -2,10 +2,12 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
-from tests.launch.launching import alive, epoch_reached, launcher, none_left, wait_until, worker_pids
+from tests.launch.launching import ROOT, alive, epoch_reached, launcher, none_left, wait_until, worker_pids
 
 
 def test_a_killed_worker_ends_the_run_and_is_named(tmp_path: Path) -> None:
@@ -32,6 +34,28 @@ def test_a_stopped_worker_ends_the_run_within_the_deadline(tmp_path: Path) -> No
     assert process.returncode == 1, err
     assert "lost worker 2 during epoch" in err
     assert none_left(tmp_path)
+
+
+def test_a_worker_killed_while_minibatches_are_planned_ahead_ends_the_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "weft", "train", "--data", "synthetic:demo", "--model", "sage", "--strategy",
+               "batchgnn", "--workers", "3", "--epochs", "1000", "--run", str(run), "--set", "threads=1"]  # fmt: skip
+    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        metrics = run / "metrics.jsonl"
+        wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= 2, seconds=120)
+        workers = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        assert len(workers) == 3
+        os.kill(workers[1], signal.SIGKILL)
+        begin = time.monotonic()
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert time.monotonic() - begin < 20
+    assert process.returncode == 1, err
+    assert "was killed by SIGKILL" in err and "Traceback" not in err
+    assert not any(alive(pid) for pid in workers)
 
 
 def test_a_killed_launcher_takes_its_workers_along(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from weft.errors import UserError
 from weft.graph import from_edges, load_graph, save_graph, synthetic
+from weft.graph.files import FolderWriter, drop_pages, read_array, read_manifest
 from weft.graph.graph import EDGE_DATA, Graph
 
 
@@ -171,3 +172,14 @@ def test_nothing_stays_after_a_failure_and_nothing_is_overwritten(
     with pytest.raises(UserError, match="will not be overwritten"):
         save_graph(everything(), tmp_path / "mine", overwrite=True)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
+
+
+def test_dropped_pages_come_back_from_the_file(tmp_path):
+    with FolderWriter(tmp_path / "folder", "graph") as folder:
+        folder.add("numbers", np.arange(1 << 16))
+    array = read_array(tmp_path / "folder", read_manifest(tmp_path / "folder", "graph"), "numbers")
+    tensor = torch.from_numpy(array)
+    assert int(tensor.sum()) == sum(range(1 << 16))
+    drop_pages(tensor.data_ptr())
+    assert int(tensor.sum()) == sum(range(1 << 16))
+    drop_pages(torch.ones(3).data_ptr())  # nothing that is mapped: nothing happens

@@ -7,8 +7,10 @@ all.
 
 import hashlib
 import json
+import mmap
 import os
 import shutil
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -139,4 +141,16 @@ def read_array(path: Path, manifest: Mapping[str, Any], name: str, verify: bool 
         raise UserError(f"{file} was altered or truncated ({error}): make {path} again") from None
     if list(array.shape) != entry["shape"] or array.dtype.str != entry["dtype"]:
         raise UserError(f"{file} is {array.dtype} {array.shape}, its manifest says {entry['dtype']} {entry['shape']}")
+    if isinstance(array, np.memmap):
+        _mapped[array.ctypes.data] = array
     return array
+
+
+_mapped: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by address
+
+
+def drop_pages(address: int) -> None:
+    """Lets the system take back the memory of a mapped array that begins there: read again, it comes from its file."""
+    array = _mapped.get(address)
+    if array is not None and hasattr(mmap, "MADV_DONTNEED"):
+        array._mmap.madvise(mmap.MADV_DONTNEED)

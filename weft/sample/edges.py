@@ -12,6 +12,7 @@ from torch import Tensor
 
 from weft.comm import Communicator
 from weft.errors import UserError
+from weft.graph.files import drop_pages
 from weft.graph.graph import CSR
 from weft.kernels.sampling import InEdges, merge_sides
 from weft.partition import Shard
@@ -77,6 +78,10 @@ class Neighbours:
         own = torch.arange(standing.own.start, standing.own.stop, dtype=torch.int32)
         self.address = torch.cat([own, standing.of_halo(shard)])  # int32 [known]
         self.csr = _merged(local, shard.remote, self.ids) if shard.num_halo else local
+        if self.csr is not local:  # these were read from end to end, and may not be needed again for long
+            for csr in (shard.local, shard.remote):
+                for edges in (csr.indices, *csr.edge_data.values()):
+                    drop_pages(edges.data_ptr())
         weight = None if self.csr.weight is None else self.csr.weight.float().contiguous()
         self.edges = InEdges(self.csr.indptr, self.csr.indices, weight, shard.global_ids, self.ids)
 

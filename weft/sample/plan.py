@@ -226,6 +226,11 @@ class Minibatches:
     def steps(self) -> int:
         return self.planner.source.steps
 
+    def described(self) -> dict[str, Any]:
+        """For summaries: how many there are, and how they are planned."""
+        kept = self.planner.aggregated is not None
+        return {"steps": self.steps, "together": self.together, "kept_aggregates": kept}
+
     def epoch(self, epoch: int) -> Iterator[Macro]:
         for first in range(0, self.steps, self.together):
             macro = self._next(epoch, first)

@@ -15,7 +15,7 @@ from weft.aggregate.late import nothing_is_late
 from weft.comm import KINDS, Communicator, all_reduce_gradients
 from weft.errors import UserError
 from weft.layers import replicated_parameters
-from weft.sample import Counts
+from weft.sample import Minibatches
 from weft.train.checkpoint import Progress, load_checkpoint, newest_valid, restore_exchange, save_checkpoint
 from weft.train.objective import Objective
 from weft.train.optim import OptimConfig, build_optimiser, learning_rate
@@ -50,7 +50,7 @@ class Outcome:
     train_loss: float
     records: list[dict[str, Any]]
     last_weights: dict[str, Tensor]
-    counts: Counts | None = None  # of the rows that minibatches read; None: full graph
+    minibatches: Minibatches | None = None  # None: full graph
 
 
 def fit(task: Task, resume: bool = False) -> Outcome:
@@ -103,7 +103,7 @@ def fit(task: Task, resume: bool = False) -> Outcome:
     model.load_state_dict(best)
     values = objective.judge()[0] if config.eval_every else {}
     status: Literal["finished", "interrupted"] = "interrupted" if stop.seen else "finished"
-    return Outcome(status, metric, progress, values, loss, records, last, steps.counts)
+    return Outcome(status, metric, progress, values, loss, records, last, steps.minibatches)
 
 
 def _epoch(task: Task, steps: Steps, optimiser: torch.optim.Optimizer, epoch: int, stop: "_StopFlag") -> dict[str, Any]:

@@ -43,6 +43,7 @@ _WORDS = {
     "ids": "vertex ids",
     "exchange_wait": "waiting for rows",
     "all_reduce": "gradient all-reduce",
+    "plan": "planning minibatches",
 }
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from weft.aggregate import GraphView
 from weft.comm import KINDS
-from weft.sample import Batch, Counts, Links, Macro, Minibatches
+from weft.sample import Batch, Links, Macro, Minibatches
 from weft.train.loss import GlobalLoss
 
 
@@ -24,8 +24,8 @@ class Step(Protocol):
 
 class Steps(Protocol):
     @property
-    def counts(self) -> Counts | None:
-        """Rows that minibatches read so far; None: there are none."""
+    def minibatches(self) -> Minibatches | None:
+        """What steps are made of; None: the full graph."""
         ...
 
     def epoch(self, epoch: int) -> Iterator[Step]: ...
@@ -45,7 +45,7 @@ class FullGraph:
     model: nn.Module
     x: Tensor
     loss_of: GlobalLoss
-    counts: Counts | None = None
+    minibatches: Minibatches | None = None
 
     def epoch(self, epoch: int) -> Iterator[Step]:
         yield _WholePass(self, epoch)
@@ -75,10 +75,6 @@ class _Planned:
     def __init__(self, view: GraphView, model: nn.Module, minibatches: Minibatches) -> None:
         self.view, self.model, self.minibatches = view, model, minibatches
         self._sent = dict.fromkeys(KINDS, 0)
-
-    @property
-    def counts(self) -> Counts:
-        return self.minibatches.counts
 
     @property
     def own_start(self) -> int:
