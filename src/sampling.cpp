@@ -183,18 +183,18 @@ void fill_sampled(const Sample &s, const int64_t *begins, const int32_t *degrees
 }
 
 // Numbers vertices in the order in which they first appear. `table` has one entry per vertex, negative for those that
-// have no number; `nodes` holds those that have one, and has room for all that may come.
+// have no number; `nodes` holds those that have one, and has room for all that may come and one more.
 int64_t number_new(int32_t *table, int32_t *nodes, int64_t known, const int32_t *ends, int64_t edges,
                    int32_t *columns) {
     int64_t count = known;
     for (int64_t at = 0; at < edges; at++) {
-        if (at + kAhead < edges) __builtin_prefetch(table + ends[at + kAhead], 1);
+        if (at + 2 * kAhead < edges) __builtin_prefetch(table + ends[at + 2 * kAhead], 1);
         int32_t &entry = table[ends[at]];
-        if (entry < 0) {
-            entry = static_cast<int32_t>(count);
-            nodes[count++] = ends[at];
-        }
+        const bool fresh = entry < 0;  // as good as random, so nothing branches on it
+        entry = fresh ? static_cast<int32_t>(count) : entry;
         columns[at] = entry;
+        nodes[count] = ends[at];
+        count += fresh;
     }
     return count;
 }

@@ -103,7 +103,7 @@ def test_labor_rows_choose_alike_and_as_many_as_asked_for():
 @given(st.lists(st.integers(0, 30), max_size=60), st.integers(0, 10))
 def test_vertices_are_numbered_in_the_order_in_which_they_appear(ends, known):
     table = torch.full((31,), -1, dtype=torch.int32)
-    nodes = torch.empty(known + len(ends), dtype=torch.int32)
+    nodes = torch.empty(known + len(ends) + 1, dtype=torch.int32)
     nodes[:known] = torch.randperm(31, generator=torch.Generator().manual_seed(known))[:known]
     other = nodes.clone()
     number_known(table, nodes[:known])

@@ -59,14 +59,16 @@ def draw(comm: Communicator, shards: list[Shard], method: str, together: int) ->
     for first in range(0, seeds.steps, together):
         steps = range(first, min(first + together, seeds.steps))
         for batch in sampler.draw(4, steps, [seeds.nodes(4, step) for step in steps]):
-            assert torch.equal(ids[batch.nodes.long()][: len(batch.ids)], batch.ids)
+            where = ids[batch.nodes.long()]
+            assert (batch.ids is None) == (comm.num_workers == 1)
+            assert batch.ids is None or torch.equal(where[: len(batch.ids)], batch.ids)
             for hop, level in enumerate(batch.hops):
                 csr = level.csr
                 for row in range(csr.num_rows):
                     edges = range(int(csr.indptr[row]), int(csr.indptr[row + 1]))
                     sources = [int(ids[batch.nodes[csr.indices[k]]]) for k in edges]
                     data = [tuple(float(v) for d in csr.edge_data.values() for v in d[k].reshape(-1)) for k in edges]
-                    vertex = (batch.step, hop, int(batch.ids[row]))
+                    vertex = (batch.step, hop, int(where[row]))
                     drawn = (sources, data, int(level.degrees[row]))
                     assert found.setdefault(vertex, drawn) == drawn
     return found

@@ -105,6 +105,16 @@ class GraphView:
         return self.shard.num_halo
 
     @property
+    def num_edges(self) -> int:
+        """Edges from rows that are here."""
+        return sum(block.csr.num_edges for block in self.topology.plain.own)
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether rows of other workers come for an aggregate."""
+        return bool(self.topology.rounds)
+
+    @property
     def num_relations(self) -> int:
         """How many kinds of edges the graph has; 0: it does not tell edges apart."""
         return self.shard.num_relations

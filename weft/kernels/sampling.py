@@ -106,11 +106,11 @@ def merge_sides(
 def number_new(table: Tensor, nodes: Tensor, known: int, ends: Tensor) -> tuple[int, Tensor]:
     """Numbers the vertices of `ends` int32 [S]; those that are new follow the first `known` of `nodes`.
 
-    `table` int32 has each vertex's number, negative where it has none; `nodes` int32 has room for known + S. Returns
-    how many have a number now, and each end's, int32 [S].
+    `table` int32 has each vertex's number, negative where it has none; `nodes` int32 has room for known + S + 1.
+    Returns how many have a number now, and each end's, int32 [S].
     """
     check_index("ends", ends, table.numel())
-    require(nodes.numel() >= known + ends.numel(), "nodes has no room for what may come")
+    require(nodes.numel() > known + ends.numel(), "nodes has no room for what may come")
     native = native_for(ends)
     if native is None:
         return reference.number_new(table, nodes, known, ends)

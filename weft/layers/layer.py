@@ -5,6 +5,8 @@ from torch import Tensor, nn
 from weft.aggregate import GraphView
 from weft.aggregate.topology import Reduce, Weight
 
+EDGE_COST = 16  # of reading a number for an aggregate, in multiplications of a product
+
 
 class Layer(nn.Module):
     """A native layer: `combine` does the work up to the bias, which the stack adds together with the activation."""
@@ -36,6 +38,12 @@ class Layer(nn.Module):
 def weight_first(graph: GraphView, x: Tensor, num_in: int, num_out: int) -> bool:
     """Whether to multiply before aggregating: rows get narrower, or at equal width nothing need be kept.
 
-    An aggregate of constant input costs nothing after the first epoch, so there it comes first.
+    An aggregate of constant input costs nothing after the first epoch, so there it comes first. Where fewer rows come
+    out than go in and none travels, as in minibatches, what costs less comes first.
     """
-    return num_out <= num_in and not graph.is_constant(x)
+    if graph.is_constant(x):
+        return False
+    if graph.num_out == graph.num_rows or graph.exchanges:
+        return num_out <= num_in
+    product, edges = num_in * num_out, EDGE_COST * graph.num_edges
+    return graph.num_rows * product + edges * num_out < graph.num_out * product + edges * num_in

@@ -29,7 +29,7 @@ class Batch:
     seeds: Tensor  # int32, where they stand
     nodes: Tensor  # int32, where the vertices stand
     sizes: list[int]
-    ids: Tensor  # int64, global ids of all vertices but those that only the last hop has
+    ids: Tensor | None = None  # int64, global ids of all vertices but those that only the last hop has, where told
     hops: list[Hop] = field(default_factory=list)
 
     @property

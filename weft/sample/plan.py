@@ -154,7 +154,7 @@ class Planner:
             columns["aggregate"] = Column(self.features.stored(aggregated.rows, ids), "features")
         if self.needs.degrees:
             columns["scale"] = Column(self.sampler.neighbours.symmetric_scale, "topology")
-        if self._fetches_ids:
+        if self._fetches_ids or self.comm.num_workers == 1:
             columns["ids"] = Column(ids, "ids")
         store = Store(self.comm, self.sampler.standing, columns)
         room = int(self.config.hot_mib * 2**20 / max(store.row_bytes(), 1))
@@ -199,7 +199,7 @@ class Planner:
         """Prepares the view for a pass over a minibatch; returns its input rows."""
         batch, fetched = macro.batches[number], macro.fetched
         scale = fetched.of(number, "scale") if self.needs.degrees else None
-        ids = fetched.of(number, "ids") if self._fetches_ids else batch.ids
+        ids = fetched.of(number, "ids") if self._fetches_ids or batch.ids is None else batch.ids
         levels: list[Topology] = [
             SampledLevel(view.topology, hop, ids[: hop.csr.num_cols], scale) for hop in reversed(batch.hops)
         ]

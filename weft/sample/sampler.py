@@ -54,7 +54,7 @@ class Sampler:
         self.neighbours = Neighbours(shard, self.standing, loops_apart)
         self._table = torch.full((self.standing.num_nodes,), -1, dtype=torch.int32)
         facts: dict[str, Tensor | None] = {
-            "ids": shard.global_ids.int(),
+            "ids": shard.global_ids.int() if comm.num_workers > 1 else None,  # one worker looks them up
             "weight_sums": self.neighbours.weight_sums,
             "loop_weight": self._loop_weight(shard, comm, loops_apart),
         }
@@ -72,10 +72,7 @@ class Sampler:
 
     def draw(self, epoch: int, steps: Sequence[int], seeds: Sequence[Tensor], hops: int | None = None) -> list[Batch]:
         """The minibatches of some steps around seeds, vertices of any worker; `hops` None: one for each fan-out."""
-        nothing = torch.empty(0, dtype=torch.int64)
-        batches = [
-            Batch(step, nodes, nodes, [nodes.numel()], nothing) for step, nodes in zip(steps, seeds, strict=True)
-        ]
+        batches = [Batch(step, nodes, nodes, [nodes.numel()]) for step, nodes in zip(steps, seeds, strict=True)]
         if self.comm.num_workers > 1:
             self._draw_hops(batches, epoch, hops)
         else:  # there is nobody to ask for several at a time
@@ -105,10 +102,12 @@ class Sampler:
     def _extend(self, batch: Batch, drawn: Drawn, fanout: int) -> None:
         """Adds a hop: its new vertices get the next numbers, in the order in which edges name them."""
         known = batch.sizes[-1]
-        nodes = memory.empty((known + drawn.sources.numel(),), torch.int32)
+        nodes = memory.empty((known + drawn.sources.numel() + 1,), torch.int32)
         nodes[:known] = batch.nodes
         count, columns = number_new(self._table, nodes, known, drawn.sources)
-        batch.nodes, batch.ids = nodes[:count], drawn.facts["ids"].long()
+        batch.nodes = nodes[:count]
+        if "ids" in drawn.facts:
+            batch.ids = drawn.facts["ids"].long()
         batch.sizes.append(count)
         csr = CSR(drawn.indptr, columns, count, **drawn.edge_data)
         facts = drawn.facts
