@@ -172,6 +172,7 @@ def train(run: Path, resume: bool, quiet: bool = False, config: RunConfig | None
             config.train,
             config.optim,
             worker.folder,
+            on_step=console.step,
             on_epoch=console.update,
             trace=trace,
         )

@@ -36,6 +36,11 @@ class Console:
             self._bar.stop()
             self._bar = None
 
+    def step(self, epoch: int, step: int, steps: int) -> None:
+        """Within an epoch, after so many of its minibatches."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=epoch - 1 + step / steps, state=f"minibatch {step}/{steps}")
+
     def update(self, record: dict[str, Any]) -> None:
         if not self.show:
             return

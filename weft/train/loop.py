@@ -37,6 +37,7 @@ class Task:
     train: TrainConfig
     optim: OptimConfig
     folder: RunFolder
+    on_step: Callable[[int, int, int], None] = lambda epoch, step, steps: None  # after each of an epoch's minibatches
     on_epoch: Callable[[dict[str, Any]], None] = lambda record: None
     trace: Trace = field(default_factory=lambda: Trace(enabled=False))
 
@@ -120,6 +121,8 @@ def _epoch(task: Task, steps: Steps, optimiser: torch.optim.Optimizer, epoch: in
         share, norm = _step(task, step, optimiser, clock)
         loss += share * step.weight
         square += (norm * norm - square) / count
+        if steps.minibatches is not None:
+            task.on_step(epoch, count, steps.minibatches.steps)
     clock.lap("plan")
     totals = _totals(comm, loss, stop, sent, steps.planned_bytes())
     clock.lap("all_reduce")
