@@ -69,6 +69,11 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
 
 
 def check_task(config: RunConfig) -> None:
+    if config.exchange.plan != "full" and config.device != "cpu":
+        raise UserError(
+            f"plan {config.exchange.plan} samples and trains in host memory: use --set device=cpu, or the full graph "
+            f"with device {config.device}"
+        )
     if config.train.task == "vertices":
         return
     if config.exchange.plan == "full":

@@ -73,6 +73,7 @@ def test_vertices_without_features_learn_rows_on_one_worker(tmp_path):
         ({"train": {"task": "links", "metric": "accuracy"}}, "judged by roc_auc"),
         ({"train": {"task": "links"}, "link": {"val": 0.6, "test": 0.6}}, "leave no edge"),
         ({"strategy": "full", "train": {"task": "links"}}, "minibatches of edges"),
+        ({"device": "cuda"}, "samples and trains in host memory"),
     ],
 )
 def test_mistakes_are_explained_and_leave_nothing(tmp_path, more, message):
