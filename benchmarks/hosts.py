@@ -78,6 +78,12 @@ class Hosts:
         return process
 
 
+def start_workers(hosts: Hosts, module: str, *arguments: str) -> list[subprocess.Popen[str]]:
+    """One worker on each host: `python -m MODULE --serve ARGUMENTS`."""
+    command = [sys.executable, "-m", module, "--serve", *arguments]
+    return [hosts.start(host, command, dict(os.environ)) for host in range(len(hosts.names))]
+
+
 @contextmanager
 def hosts_on_a_switch(count: int) -> Iterator[Hosts]:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what follows is undone then, too

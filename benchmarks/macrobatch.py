@@ -9,7 +9,6 @@ nothing ahead, as DistDGL does. All cases run in the same processes, one after a
 """
 
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import Bench, parse
-from benchmarks.hosts import ask, hosts_on_a_switch, why_not
+from benchmarks.hosts import ask, hosts_on_a_switch, start_workers, why_not
 from weft.aggregate import GraphView
 from weft.comm import Communicator, all_reduce_gradients, open_communicator
 from weft.layers import ModelConfig, build_model
@@ -159,8 +158,7 @@ def main() -> int:
         parts = Path(folder) / "parts"
         partition("synthetic:products?nodes=60000" if quick else "synthetic:products", WORKERS, parts, "community")
         batch = BATCH // 4 if quick else BATCH
-        command = [sys.executable, "-m", "benchmarks.macrobatch", "--serve", str(parts), str(batch)]
-        workers = [hosts.start(host, command, dict(os.environ)) for host in range(WORKERS)]
+        workers = start_workers(hosts, "benchmarks.macrobatch", str(parts), str(batch))
         for megabits in (300.0,) if quick else BANDWIDTHS:
             where = "unshaped" if megabits is None else f"{megabits:g} Mb/s"
             if bench.wanted(where):

@@ -14,7 +14,6 @@ elsewhere no form of rows could make an epoch 3.01 times as fast.
 """
 
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import Bench, parse
-from benchmarks.hosts import Hosts, ask, hosts_on_a_switch, why_not
+from benchmarks.hosts import Hosts, ask, hosts_on_a_switch, start_workers, why_not
 from weft.aggregate import GraphView, Schedule, format_named, order_for_overlap
 from weft.aggregate.late import nothing_is_late
 from weft.aggregate.wire import Adaptive
@@ -198,8 +197,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, hosts_on_a_switch(WORKERS) as hosts:
         parts = Path(folder) / "parts"
         partition("synthetic:arxiv?nodes=16934" if quick else "synthetic:arxiv", WORKERS, parts)
-        command = [sys.executable, "-m", "benchmarks.network", "--serve", str(parts)]
-        workers = [hosts.start(host, command, dict(os.environ)) for host in range(WORKERS)]
+        workers = start_workers(hosts, "benchmarks.network", str(parts))
         for name in MODELS:
             if bench.wanted(name) and not (quick and name == "sage"):
                 sweep(bench, hosts, workers, name, (100.0, None) if quick else BANDWIDTHS[name])

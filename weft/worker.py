@@ -27,10 +27,11 @@ from weft.strategy import make_format, make_schedule
 from weft.train.checkpoint import load_checkpoint, load_weights, newest_valid
 from weft.train.console import Console
 from weft.train.evaluate import pick_masks
+from weft.train.links import Edges, HeldOut
 from weft.train.loop import WIRE, Outcome, Task, fit
 from weft.train.machine import describe_machine, peak_rss_bytes
 from weft.train.minibatches import MakeSource, make_minibatches
-from weft.train.objective import Edges, HeldOut, Vertices, input_rows, known
+from weft.train.objective import Vertices, input_rows, known
 from weft.train.runfolder import RunFolder
 from weft.train.trace import Trace, merge_files
 

@@ -242,7 +242,7 @@ def volumes(comm: Communicator, shards: list[Shard], together: int, at_rest: str
         for kind, count in macro.sent.items():
             sent[kind] = sent.get(kind, 0) + count
     minibatches.close()
-    store = minibatches.planner._store
+    store = minibatches.planner.store
     assert store is not None
     kept = (store._table >= 0).nonzero().squeeze(1).tolist()
     return sent, reads, set(kept), minibatches.planner.sampler.standing.own, minibatches.counts

@@ -12,7 +12,7 @@ from tests.workers import run_workers
 from weft.comm import Communicator
 from weft.partition import Shard, make_shards, whole_shard
 from weft.sample import Standing
-from weft.train.objective import Ends, HeldOut
+from weft.train.links import Ends, HeldOut
 from weft.train.settings import LinkConfig
 
 

@@ -4,9 +4,13 @@ import pytest
 import torch
 
 import weft
+from weft.comm import Communicator
 from weft.config import make_config
 from weft.graph import Graph
+from weft.partition import whole_shard
 from weft.run import start
+from weft.sample import Features, Standing, Store
+from weft.sample.store import Column
 
 MODEL = {"name": "sage", "hidden": 16, "layers": 2}
 SAMPLE = {"batch": 64, "fanout": [5, 4], "cache_aggregates": "never"}
@@ -84,8 +88,6 @@ def test_mistakes_are_explained_and_leave_nothing(tmp_path, more, message):
 
 @pytest.mark.parametrize("kept", ["bfloat16", "int8"])
 def test_rows_at_rest_are_trained_on_as_they_lie(kept):
-    from weft.sample import Features
-
     x = torch.randn(50, 7, generator=torch.Generator().manual_seed(1))
     features = Features(kept, 7, torch.float32)
     stored = features.stored(x, torch.arange(50))
@@ -97,3 +99,14 @@ def test_rows_at_rest_are_trained_on_as_they_lie(kept):
     if kept == "int8":
         with pytest.raises(weft.UserError, match="vertex 4 has a feature that is not finite"):
             features.stored(x, torch.arange(50))
+
+
+def test_a_worker_without_vertices_knows_how_large_rows_are():
+    """All workers choose from it how much to fetch at a time: they must agree."""
+    graph = weft.load("synthetic:tiny")
+    sizes = []
+    for rows in (graph.x, graph.x[:0]):
+        comm = Communicator.alone()
+        standing = Standing(whole_shard(graph), comm)
+        sizes.append(Store(comm, standing, {"x": Column(rows, "features")}).row_bytes())
+    assert sizes == [16 * 4, 16 * 4]

@@ -22,6 +22,11 @@ Reduce = Literal["sum", "mean", "max"]
 Weight = Literal["edge", "symmetric"] | Tensor | None
 By = Literal["relation"] | None
 
+NOT_CACHED = (
+    "the first layer wants something of its input's neighbours that the cache of aggregated input does not hold: set "
+    "sample.cache_aggregates=never"
+)
+
 
 @dataclass(frozen=True)
 class Schedule:

@@ -21,17 +21,12 @@ from weft.aggregate.noise import Noise
 from weft.aggregate.reducers import Attention, AttentionDropout, DotAttention, DynamicAttention, Max, Reducer, Sum
 from weft.aggregate.replay import Tape
 from weft.aggregate.schedules import Aggregate
-from weft.aggregate.topology import MATERIALISED, By, Edges, Level, Reduce, Schedule, Topology, Weight
+from weft.aggregate.topology import MATERIALISED, NOT_CACHED, By, Edges, Level, Reduce, Schedule, Topology, Weight
 from weft.aggregate.wire import RAW, Call, Format, Wire, plain_wire
 from weft.comm import Communicator, raw
 from weft.errors import UserError
 from weft.kernels.native import native_for
 from weft.partition import Shard
-
-NOT_CACHED = (
-    "the first layer wants something of its input's neighbours that the cache of aggregated input does not hold: set "
-    "sample.cache_aggregates=never"
-)
 
 
 @dataclass

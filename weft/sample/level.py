@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from weft.aggregate.blocks import Block, by_relation, row_sums
-from weft.aggregate.topology import By, Edges, Topology, Weight
-from weft.aggregate.view import NOT_CACHED
+from weft.aggregate.topology import NOT_CACHED, By, Edges, Topology, Weight
 from weft.errors import UserError
 from weft.graph.graph import CSR
 from weft.kernels.checks import trust_csr

@@ -115,7 +115,7 @@ class Planner:
         self.aggregated: Aggregated | None = None
         self._shard, self._x = shard, x
         self._trains_input = x.requires_grad
-        self._store: Store | None = None
+        self.store: Store | None = None
 
     # -- what is decided before training -------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Planner:
         room = int(self.config.hot_mib * 2**20 / max(store.row_bytes(), 1))
         if room and self.comm.num_workers > 1:
             store.keep_hot(self._hottest(probed, room))
-        self._store = store
+        self.store = store
         return store
 
     @property
@@ -184,11 +184,11 @@ class Planner:
 
     def plan(self, epoch: int, steps: Sequence[int]) -> Macro:
         """Draws the minibatches of these steps and fetches their rows; every worker at the same time."""
-        assert self._store is not None
+        assert self.store is not None
         before = dict(self.comm.sent)
         hops = self.needs.layers - (self.aggregated is not None)
         batches = self.sampler.draw(epoch, steps, [self.source.nodes(epoch, step) for step in steps], hops)
-        fetched = self._store.fetch([batch.nodes for batch in batches])
+        fetched = self.store.fetch([batch.nodes for batch in batches])
         return Macro(epoch, batches, fetched, {kind: self.comm.sent[kind] - before[kind] for kind in KINDS})
 
     def _inputs(self, batch: Batch) -> Tensor:

@@ -1,5 +1,6 @@
 """Static rows of vertices, at rest with their owners: own ones read in place, others fetched, hot ones kept."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +14,7 @@ from weft.kernels import gather, memory
 from weft.kernels.quantise import pack, packed_bytes, packed_offsets, unpack
 from weft.kernels.sampling import find_slots, gather_places
 from weft.sample.edges import Standing
-from weft.sample.sampler import Trade
+from weft.sample.trade import Trade
 
 AtRest = Literal["float32", "bfloat16", "int8"]
 _ROUNDING = 0x72657374  # key of the rounding of rows at rest
@@ -76,10 +77,8 @@ class Store:
 
     def row_bytes(self) -> int:
         """Bytes of a vertex over all columns."""
-        return sum(column.rows[:1].numel() * column.rows.element_size() for column in self._filled())
-
-    def _filled(self) -> list[Column]:
-        return [column for column in self.columns.values() if len(column.rows)]
+        shapes = ((column.rows.shape[1:], column.rows.element_size()) for column in self.columns.values())
+        return sum(math.prod(shape) * size for shape, size in shapes)  # the same on workers without a vertex
 
     def keep_hot(self, nodes: Tensor) -> None:
         """Fetches these vertices' rows (none of them own, int32) once and for all."""

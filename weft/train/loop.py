@@ -117,13 +117,13 @@ def _epoch(task: Task, steps: Steps, optimiser: torch.optim.Optimizer, epoch: in
     task.model.train()
     loss, square = 0.0, 0.0
     for count, step in enumerate(steps.epoch(epoch), 1):
-        clock.lap("plan")
+        if steps.minibatches is not None:
+            clock.lap("plan")
         share, norm = _step(task, step, optimiser, clock)
         loss += share * step.weight
         square += (norm * norm - square) / count
         if steps.minibatches is not None:
             task.on_step(epoch, count, steps.minibatches.steps)
-    clock.lap("plan")
     totals = _totals(comm, loss, stop, sent, steps.planned_bytes())
     clock.lap("all_reduce")
     return {
@@ -133,7 +133,7 @@ def _epoch(task: Task, steps: Steps, optimiser: torch.optim.Optimizer, epoch: in
         "learning_rate": rate,
         "grad_norm": math.sqrt(square),
         "wire_bytes": {kind: int(count) for kind, count in zip(WIRE, totals[2:], strict=True)},
-        "phase_seconds": {name: seconds for name, seconds in clock.laps.items() if name != "plan" or count > 1},
+        "phase_seconds": clock.laps,
     }
 
 

@@ -1,5 +1,6 @@
 """What an epoch consists of: one step over the full graph, or a step for each minibatch."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -69,7 +70,7 @@ class _WholePass:
             return steps.loss_of(steps.model(steps.view, steps.x))
 
 
-class _Planned:
+class _Planned(ABC):
     """Steps over minibatches, one after another."""
 
     def __init__(self, view: GraphView, model: nn.Module, minibatches: Minibatches) -> None:
@@ -80,13 +81,13 @@ class _Planned:
     def own_start(self) -> int:
         return self.minibatches.planner.sampler.standing.own.start
 
+    @abstractmethod
     def sizes(self, epoch: int) -> Tensor:
         """What this worker's share of each minibatch counts, float64 [steps]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def share(self, out: Tensor, epoch: int, batch: Batch, divisor: Tensor) -> Tensor:
         """This worker's share of a minibatch's loss, out of what the model says of its seeds."""
-        raise NotImplementedError
 
     def epoch(self, epoch: int) -> Iterator[Step]:
         self._sent = dict.fromkeys(KINDS, 0)
