@@ -30,7 +30,7 @@ from weft.train.loss import GlobalLoss
 from weft.train.minibatches import make_minibatches, vertex_seeds
 from weft.train.steps import Sampled
 
-WORKERS, STEPS, BATCH, FANOUT = 4, 16, 1024, [15, 10, 5]
+WORKERS, STEPS, BATCH, FANOUT = 4, 16, 2048, [15, 10, 5]
 BANDWIDTHS: tuple[float | None, ...] = (100.0, 300.0, 1000.0, None)  # Mb/s; None: as fast as the machine can
 TOGETHER = (1, 2, 4, 8, 16)
 BASE = {"macrobatch": 1, "overlap": False, "cache_aggregates": "never"}
@@ -59,7 +59,7 @@ def measure(comm: Communicator, shard: Shard, epochs: int, batch: int, settings:
     rows = share_of(shard.train_mask.nonzero().squeeze(1), STEPS * batch, comm)
     config = SampleConfig(batch=batch, fanout=FANOUT, **settings)  # type: ignore[arg-type]
     minibatches = make_minibatches(
-        view, model, config, True, 0, epochs + 1, shard.x, vertex_seeds(rows, shard.global_ids, batch, 0)
+        view, model, config, "macrobatch", 0, epochs + 1, shard.x, vertex_seeds(rows, shard.global_ids, batch, 0)
     )
     steps = Sampled(view, model, minibatches, shard.y, GlobalLoss(shard.y, rows, shard.num_classes, "none", comm))
     optimiser = torch.optim.Adam(model.parameters(), lr=0.003)
@@ -113,7 +113,7 @@ def cases() -> dict[str, dict[str, Any]]:
 def sweep(bench: Bench, workers: list[Any], where: str, megabits: float | None) -> None:
     found: dict[str, dict[str, float]] = {}
     for case, settings in cases().items():
-        answers = ask(workers, {**settings, "epochs": 2})
+        answers = ask(workers, {**settings, "epochs": 1})
         total = {kind: sum(answer["bytes"][kind] for answer in answers) for kind in answers[0]["bytes"]}
         result = {
             "seconds": max(answer["seconds"] for answer in answers),

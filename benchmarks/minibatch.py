@@ -44,7 +44,7 @@ def ours(name: str, graph: Graph, cache: str = "never") -> Callable[[], float]:
     rows = (masks["train"] & known(y)).nonzero().squeeze(1)
     sample = SampleConfig(batch=BATCH, fanout=FANOUT, cache_aggregates=cache)  # type: ignore[arg-type]
     minibatches = make_minibatches(
-        view, model, sample, False, 0, 10**6, x, vertex_seeds(rows, view.global_ids, BATCH, 0)
+        view, model, sample, "independent", 0, 10**6, x, vertex_seeds(rows, view.global_ids, BATCH, 0)
     )
     steps = Sampled(view, model, minibatches, y, GlobalLoss(y, rows, graph.num_classes, "none", view.comm))
     optimiser = build_optimiser(OptimConfig(lr=RATE), model)

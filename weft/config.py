@@ -78,6 +78,11 @@ def check_task(config: RunConfig) -> None:
         return
     if config.exchange.plan == "full":
         raise UserError("train.task=links learns from minibatches of edges: use --strategy minibatch or batchgnn")
+    if config.exchange.plan == "split":
+        raise UserError(
+            "plan split shares a minibatch by the owners of its seeds, and an edge's two ends may have two: use "
+            "--strategy minibatch or batchgnn with train.task=links"
+        )
     if config.train.metric not in ("auto", "roc_auc"):
         raise UserError(f"edges are judged by roc_auc, not {config.train.metric}: leave train.metric out")
     if config.train.select == "loss":

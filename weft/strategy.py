@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from weft.aggregate import Format, Quantised, Schedule, format_named
 from weft.errors import UserError, unknown
-from weft.sample import SampleConfig
+from weft.sample import Plan, SampleConfig
 
 SMALLEST_BLOCK = 1024  # rows: a smaller one would be on its way for longer than it is worked on
 
@@ -17,10 +17,10 @@ class ExchangeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    plan: Literal["full", "independent", "macrobatch"] = Field(
+    plan: Literal["full"] | Plan = Field(
         "full",
-        description="an epoch is one step over the whole graph; or a step per minibatch, each fetched by itself; or "
-        "several fetched together",
+        description="an epoch is one step over the whole graph; or a step per minibatch, of each worker its own and "
+        "fetched by itself (independent), or several fetched together (macrobatch), or shared by all workers (split)",
     )
     schedule: Literal["materialised", "overlapped", "sequential"] = Field(
         "materialised",
@@ -90,6 +90,10 @@ PRESETS = {
         about="sampled minibatches, several planned and fetched together while others train",
         settings={"exchange": {"plan": "macrobatch"}},
     ),
+    "gsplit": Preset(
+        about="sampled minibatches, each shared by all workers: every vertex computed once, by its owner",
+        settings={"exchange": {"plan": "split"}},
+    ),
 }
 
 
@@ -154,16 +158,10 @@ def check_plan(exchange: ExchangeConfig, sample: SampleConfig, layers: int) -> N
     """Refuses settings of minibatches that make no sense, with the reason."""
     if exchange.plan == "full":
         return
-    if exchange.schedule != "materialised":
-        raise UserError(
-            f"schedule {exchange.schedule} orders the exchanges of a full graph, and plan {exchange.plan} has none in "
-            "its steps: leave it out, or use plan full"
-        )
-    if exchange.codec != "raw":
-        raise UserError(
-            f"codec {exchange.codec} is for rows that are exchanged in the steps of a full graph: for the features of "
-            "minibatches set sample.features=bfloat16 or int8"
-        )
+    if exchange.plan == "split":
+        _check_split(exchange)
+    else:
+        _check_apart(exchange, sample)
     fanout = sample.fanout
     if fanout is not None and len(fanout) != layers:
         raise UserError(
@@ -174,6 +172,35 @@ def check_plan(exchange: ExchangeConfig, sample: SampleConfig, layers: int) -> N
         raise UserError("sample.fanout says how many neighbours are drawn at each hop: 1 or more, or -1 for all")
     if isinstance(sample.macrobatch, int) and sample.macrobatch < 1:
         raise UserError(f"sample.macrobatch is {sample.macrobatch}: at least one minibatch is planned at a time")
+
+
+def _check_split(exchange: ExchangeConfig) -> None:
+    if exchange.schedule != "materialised":
+        raise UserError(
+            f"schedule {exchange.schedule} orders the exchanges of a full graph; in those of plan split own rows are "
+            "computed meanwhile as it is: leave it out"
+        )
+    if exchange.codec == "adaptive" or exchange.delta:
+        what = "exchange.delta" if exchange.delta else "codec adaptive"
+        raise UserError(
+            f"{what} goes by the rows that the same messages had in epochs before, and those of a minibatch are others "
+            "in every step: use codec bf16, int8, int4 or int2"
+        )
+
+
+def _check_apart(exchange: ExchangeConfig, sample: SampleConfig) -> None:
+    if exchange.schedule != "materialised":
+        raise UserError(
+            f"schedule {exchange.schedule} orders the exchanges of a full graph, and plan {exchange.plan} has none in "
+            "its steps: leave it out, or use plan full"
+        )
+    if exchange.codec != "raw":
+        raise UserError(
+            f"codec {exchange.codec} is for rows that are exchanged in steps, and plan {exchange.plan} has none such: "
+            "for the features of minibatches set sample.features=bfloat16 or int8"
+        )
+    if sample.alone_hops:
+        raise UserError(f"sample.alone_hops is for plan split: plan {exchange.plan} shares no hop")
 
 
 def make_format(config: ExchangeConfig) -> Format:

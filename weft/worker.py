@@ -21,7 +21,7 @@ from weft.kernels import memory
 from weft.layers import BatchNorm, Layer, Stack, add_embedding, build_model
 from weft.partition import Shard, read_partition
 from weft.prepare import open_shard, parts_folder, parts_per_worker
-from weft.sample import Minibatches
+from weft.sample import Minibatches, Plan
 from weft.show import print_rows, run_rows
 from weft.strategy import make_format, make_schedule
 from weft.train.checkpoint import load_checkpoint, load_weights, newest_valid
@@ -203,12 +203,11 @@ def _objective(worker: Worker, training: bool = True) -> Vertices | Edges:
     """What the run learns; without `training`, only how it is judged."""
     config, view, model = worker.config, worker.view, worker.model
     x = input_rows(view, model, config.train)
-    minibatches = None
-    if training and config.exchange.plan != "full":
+    minibatches, plan = None, config.exchange.plan
+    if training and plan != "full":
 
-        def minibatches(x: Tensor, source: MakeSource) -> Minibatches:
-            several = config.exchange.plan == "macrobatch"
-            return make_minibatches(view, model, config.sample, several, config.seed, config.train.epochs, x, source)
+        def minibatches(x: Tensor, source: MakeSource, plan: Plan = plan) -> Minibatches:
+            return make_minibatches(view, model, config.sample, plan, config.seed, config.train.epochs, x, source)
 
     if worker.held is not None:
         return Edges(view, model, x, worker.held, config.link, minibatches, config.sample, config.seed)

@@ -19,6 +19,7 @@ namespace {
 typedef float F8 __attribute__((vector_size(32)));
 typedef float F8u __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t I8 __attribute__((vector_size(32)));
+typedef int64_t I4 __attribute__((vector_size(32)));
 typedef uint32_t U8 __attribute__((vector_size(32)));
 typedef uint32_t U8u __attribute__((vector_size(32), aligned(1), may_alias));
 typedef uint8_t B8 __attribute__((vector_size(8)));
@@ -45,6 +46,16 @@ struct Range {
     bool finite;
 };
 
+// The least (or most) of eight lanes, by halves.
+template <class Before>
+WEFT_INLINE float among(F8 v, Before before) {
+    float parts[8];
+    memcpy(parts, &v, sizeof(v));
+    for (int step = 4; step > 0; step /= 2)
+        for (int i = 0; i < step; i++) parts[i] = before(parts[i + step], parts[i]) ? parts[i + step] : parts[i];
+    return parts[0];
+}
+
 inline Range range_of(const float *x, int64_t width) {
     float lo = x[0], hi = x[0];
     bool nan = false;
@@ -66,13 +77,10 @@ inline Range range_of(const float *x, int64_t width) {
             high = more8(a, high);
             bad |= a != a;
         }
-        low = less8(low, low2);
-        high = more8(high, high2);
-        for (int i = 0; i < 8; i++) {
-            lo = low[i] < lo ? low[i] : lo;
-            hi = high[i] > hi ? high[i] : hi;
-            nan |= bad[i] != 0;
-        }
+        lo = among(less8(low, low2), [](float a, float b) { return a < b; });
+        hi = among(more8(high, high2), [](float a, float b) { return a > b; });
+        const I4 some = (I4)bad;
+        nan = (some[0] | some[1] | some[2] | some[3]) != 0;
     }
     for (; c < width; c++) {
         lo = x[c] < lo ? x[c] : lo;
@@ -231,25 +239,32 @@ void unpack_rows(const UnpackArgs &a) {
 
 int64_t pack(const PackArgs &a) {
     int64_t bad = a.rows;
-#pragma omp parallel for schedule(static) reduction(min : bad) \
-    num_threads(threads_for(a.rows *a.width * 4, a.threads))
-    for (int64_t k = 0; k < a.rows; k++) {
-        if (a.index && k + 4 < a.rows) prefetch_bytes(a.x + a.index[k + 4] * a.width, a.width * 4);
-        const float *x = a.x + (a.index ? a.index[k] : k) * a.width;
-        const Range range = range_of(x, a.width);
-        if (!range.finite) {
-            if (k < bad) bad = k;
-            continue;
+    const auto row = [&a](int64_t k) { return a.x + (a.index ? a.index[k] : k) * a.width; };
+#pragma omp parallel reduction(min : bad) num_threads(threads_for(a.rows *a.width * 4, a.threads))
+    {
+        const int64_t workers = omp_get_num_threads(), worker = omp_get_thread_num();
+        const int64_t first = a.rows * worker / workers, end = a.rows * (worker + 1) / workers;
+        // The next row's range is looked for before this row is packed: what it takes to end that search, and the
+        // divisions after it, go on meanwhile.
+        Range next = first < end ? range_of(row(first), a.width) : Range{};
+        for (int64_t k = first; k < end; k++) {
+            const Range range = next;
+            if (a.index && k + 4 < a.rows) prefetch_bytes(row(k + 4), a.width * 4);
+            if (k + 1 < end) next = range_of(row(k + 1), a.width);
+            if (!range.finite) {
+                if (k < bad) bad = k;
+                continue;
+            }
+            if (a.spans) a.spans[k] = range.span;
+            uint8_t *out = a.out + a.offsets[k];
+            const uint64_t hash = row_hash(a.key, a.ids[k]);
+            if (a.bits[k] == 8)
+                pack_row<8>(row(k), a.width, hash, range, out);
+            else if (a.bits[k] == 4)
+                pack_row<4>(row(k), a.width, hash, range, out);
+            else
+                pack_row<2>(row(k), a.width, hash, range, out);
         }
-        if (a.spans) a.spans[k] = range.span;
-        uint8_t *out = a.out + a.offsets[k];
-        const uint64_t hash = row_hash(a.key, a.ids[k]);
-        if (a.bits[k] == 8)
-            pack_row<8>(x, a.width, hash, range, out);
-        else if (a.bits[k] == 4)
-            pack_row<4>(x, a.width, hash, range, out);
-        else
-            pack_row<2>(x, a.width, hash, range, out);
     }
     return bad == a.rows ? -1 : bad;
 }

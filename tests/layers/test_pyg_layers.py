@@ -64,10 +64,11 @@ def gradients(comm: Communicator, shards: list[Shard], kind: str, settings: dict
     return found
 
 
+@pytest.mark.parametrize("plan", ["macrobatch", "split"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_workers_train_pyg_layers_as_one_process_does(kind):
+def test_workers_train_pyg_layers_as_one_process_does(kind, plan):
     graph = a_graph()
-    settings = {"fanout": (3, 4)}
+    settings = {"fanout": (3, 4), "plan": plan}
     (wanted,) = run_workers(gradients, 1, [whole_shard(graph, reorder=False)], kind, settings)
     assert all(float(grad.abs().max()) > 0 for grad in wanted[0][:2])
     shards = make_shards(graph, spread(graph.num_nodes, 3), 3)

@@ -189,8 +189,8 @@ def weights(comm: Communicator, shards: list[Shard], model: dict[str, Any], sett
     """Losses of two epochs of training, and the weights after them, bit by bit."""
     shard = shards[comm.worker]
     rows = known_seeds(shard)
-    several = settings.pop("several")
-    view, module, _, minibatches = start(comm, shard, rows, model, torch.float32, several, **settings)
+    plan = settings.pop("plan")
+    view, module, _, minibatches = start(comm, shard, rows, model, torch.float32, plan, **settings)
     assert minibatches.together == settings.get("macrobatch", 1)
     steps = Sampled(view, module, minibatches, shard.y, GlobalLoss(shard.y, rows, CLASSES, "none", comm))
     optimiser = torch.optim.Adam(module.parameters(), lr=0.05)
@@ -213,9 +213,9 @@ def test_planning_together_changes_no_bit(name, num_workers):
     graph = a_graph(200, 2000)
     shards = make_shards(graph, spread(graph.num_nodes, num_workers), num_workers)
     common = {"fanout": (4, 3), "cache_aggregates": "never"}
-    plain = run_workers(weights, num_workers, shards, MODELS[name], {**common, "several": False, "overlap": False})
+    plain = run_workers(weights, num_workers, shards, MODELS[name], {**common, "plan": "independent", "overlap": False})
     for together, hot in ((3, 0.0), (5, 0.001)):
-        settings = {**common, "several": True, "macrobatch": together, "hot_mib": hot}
+        settings = {**common, "plan": "macrobatch", "macrobatch": together, "hot_mib": hot}
         for found, wanted in zip(run_workers(weights, num_workers, shards, MODELS[name], settings), plain, strict=True):
             assert found[0] == wanted[0]
             assert all(torch.equal(one, other) for one, other in zip(found[1], wanted[1], strict=True))
@@ -299,7 +299,9 @@ def test_the_mean_of_many_draws_is_the_whole_aggregate(method, reduce, weight):
 
     config = SampleConfig(batch=40, fanout=(5,), method=method, cache_aggregates="never", overlap=False)
     probe = Stack([Probe()], ModelConfig(name="gcn", layers=1), [FEATURES, FEATURES])
-    minibatches = make_minibatches(view, probe, config, False, 3, 400, x, vertex_seeds(rows, shard.global_ids, 40, 3))
+    minibatches = make_minibatches(
+        view, probe, config, "independent", 3, 400, x, vertex_seeds(rows, shard.global_ids, 40, 3)
+    )
     draws = []
     for epoch in range(1, 401):
         for macro in minibatches.epoch(epoch):

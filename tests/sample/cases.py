@@ -11,7 +11,7 @@ from weft.comm import Communicator
 from weft.graph.graph import Graph
 from weft.layers import ModelConfig, build_model
 from weft.partition import Shard
-from weft.sample import Minibatches, SampleConfig
+from weft.sample import Minibatches, Plan, SampleConfig
 from weft.train.minibatches import make_minibatches, vertex_seeds
 
 FEATURES, CLASSES = 6, 4
@@ -37,7 +37,7 @@ def start(
     rows: Tensor,
     model: dict[str, Any],
     dtype: torch.dtype = torch.float64,
-    several: bool = True,
+    plan: Plan = "macrobatch",
     last_epoch: int = 2,
     **settings: Any,
 ) -> tuple[GraphView, Any, Tensor, Minibatches]:
@@ -54,6 +54,6 @@ def start(
         module,
         x,
         make_minibatches(
-            view, module, config, several, 9, last_epoch, x, vertex_seeds(rows, shard.global_ids, config.batch, 9)
+            view, module, config, plan, 9, last_epoch, x, vertex_seeds(rows, shard.global_ids, config.batch, 9)
         ),
     )

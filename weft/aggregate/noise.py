@@ -47,6 +47,11 @@ class Noise:
         return self._epoch
 
     @property
+    def step(self) -> tuple[int, ...]:
+        """Which step of the epoch; of a full graph's one there is none."""
+        return self._step
+
+    @property
     def place(self) -> tuple[int | None, int, int]:
         """Where the pass is; setting it makes the draws from there on happen again."""
         return self._epoch, self._call, self._aggregations

@@ -85,6 +85,7 @@ class Topology:
     """
 
     is_whole = True  # every vertex of the graph is a row of one worker
+    narrows = False  # far fewer rows come out than go in, on all workers
 
     def __init__(self, shard: Shard, comm: Communicator, schedule: Schedule) -> None:
         self.shard = shard
@@ -166,6 +167,13 @@ class Topology:
         """The same edges with as many rows coming out as going in."""
         assert self.num_in == self.num_out
         return self
+
+    def gathering(self) -> tuple["Topology", "Topology"]:
+        """Edges that bring all rows here that these edges read, own ones first; and these edges between those."""
+        raise UserError(
+            "this layer wants the rows of all neighbours in one place, and on the full graph others have some of them: "
+            "train on minibatches (--strategy gsplit), or with one worker"
+        )
 
     @cached_property
     def ready_rows(self) -> int:

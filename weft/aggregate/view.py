@@ -4,7 +4,7 @@ A layer written against `GraphView` does not know how many workers there are, wh
 on the wire: `aggregate`, `attend` and `message` are differentiable and mean the same under each of them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -13,14 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.aggregate import schedules
 from weft.aggregate.elementwise import Dropout, EluDropout, ReluDropout
-from weft.aggregate.late import Late, is_alone, late, mark, settle
+from weft.aggregate.function import AggregateFunction
+from weft.aggregate.late import Late, late, mark, settle
 from weft.aggregate.messages import MessageFn, MessageReduce, Messages, inspect
 from weft.aggregate.noise import Noise
 from weft.aggregate.reducers import Attention, AttentionDropout, DotAttention, DynamicAttention, Max, Reducer, Sum
 from weft.aggregate.replay import Tape
-from weft.aggregate.schedules import Aggregate
 from weft.aggregate.topology import MATERIALISED, NOT_CACHED, By, Edges, Level, Reduce, Schedule, Topology, Weight
 from weft.aggregate.wire import RAW, Call, Format, Wire, plain_wire
 from weft.comm import Communicator, raw
@@ -64,6 +63,7 @@ class GraphView:
         self._forward_kind = "hidden_forward"
         self._levels: list[GraphView] = []
         self._square: GraphView | None = None
+        self._entrance: GraphView | None = None  # how rows of the layer before come here, where they must
         self._restricted = False
 
     # -- what is here ------------------------------------------------------------------------------------------
@@ -150,22 +150,35 @@ class GraphView:
         for num_in, num_out in pairwise(sizes):
             self._levels.append(self._level(Level(self.topology, num_in, num_out)))
 
-    def sampled(self, topologies: Sequence[Topology], x: Tensor, aggregates: dict[Any, Tensor] | None = None) -> None:
+    def sampled(
+        self,
+        topologies: Sequence[Topology],
+        x: Tensor,
+        aggregates: dict[Any, Tensor] | None = None,
+        entrances: Mapping[int, Topology] | None = None,
+    ) -> None:
         """Prepares a pass over a minibatch: what each layer works on.
 
         `aggregates` are those of the input rows x over all their in-edges, by (reduce, weight, by): the first layer,
-        whose topology has no edges then, finds them made.
+        whose topology has no edges then, finds them made. `entrances`, by layer: edges along which the rows that the
+        layer before gave come to where this one wants them.
         """
-        self._levels = [self._level(topology) for topology in topologies]
-        for level in self._levels:
-            level.constant = None
+        self._levels = [self._sampled_level(topology) for topology in topologies]
         if aggregates is not None:
             self._levels[0].constant, self._levels[0]._cached = x, aggregates
+        for depth, topology in (entrances or {}).items():
+            self._levels[depth]._entrance = self._sampled_level(topology)
 
     def _level(self, topology: Topology) -> "GraphView":
         view = object.__new__(GraphView)
         view.__dict__.update(self.__dict__)
         view.topology, view._levels, view._cached, view._square = topology, [], {}, None
+        view._entrance = None
+        return view
+
+    def _sampled_level(self, topology: Topology) -> "GraphView":
+        view = self._level(topology)
+        view.constant = None  # its rows are others in every step
         return view
 
     @contextmanager
@@ -191,7 +204,9 @@ class GraphView:
         return self._square
 
     def enter(self, x: Tensor) -> Tensor:
-        """The rows of the input that this level reads."""
+        """The rows that this level reads, of those that the layer before gave."""
+        if self._entrance is not None:
+            return self._entrance.aggregate(x)
         if x.shape[0] == self.num_rows:
             return x
         if x is not self._whole.constant:
@@ -199,6 +214,13 @@ class GraphView:
         if self.constant is None or self.constant is x:
             self.constant = x[: self.num_rows]
         return self.constant
+
+    def gathered(self, x: Tensor) -> tuple["GraphView", Tensor]:
+        """This level with all rows that its edges read in one place, own ones first; and those rows."""
+        if not self.exchanges:
+            return self, x
+        picking, edges = self.topology.gathering()
+        return self._sampled_level(edges), self._sampled_level(picking).aggregate(x)
 
     # -- verbs -------------------------------------------------------------------------------------------------
 
@@ -395,6 +417,7 @@ class GraphView:
                 reducer.exact,
                 self.noise.seed,
                 self.noise.epoch or 0,
+                self.noise.step,
             )
         )
 
@@ -411,7 +434,7 @@ class GraphView:
         assert latest is None or latest is put_off or latest.settled, (
             "late rows were read by code that does not wait for them"
         )
-        out: Tensor = _Aggregate.apply(self, reducer, edges, len(dst), *dst, *src)  # type: ignore[no-untyped-call]
+        out: Tensor = AggregateFunction.apply(self, reducer, edges, len(dst), *dst, *src)  # type: ignore[no-untyped-call]
         self._pass.latest, self._pass.arriving = self._pass.arriving, None
         return mark(out, self._pass.latest)
 
@@ -431,66 +454,3 @@ class GraphView:
             yield
         finally:
             self._pass.may_be_late = before
-
-
-class _Aggregate(torch.autograd.Function):
-    """Any reducer under the view's schedule; the adjoint goes back over the same routes."""
-
-    @staticmethod
-    def forward(ctx: Any, view: GraphView, reducer: Reducer, edges: Edges, num_dst: int, *tensors: Tensor) -> Tensor:
-        dst, src = tensors[:num_dst], tuple(tensor.contiguous() for tensor in tensors[num_dst:])
-        ctx.wire = view._wire(reducer, edges)
-
-        def aggregate() -> Aggregate:
-            ready = view.topology.ready_rows if view._pass.may_be_late and native_for(src[0]) else None
-            waiting = view._pass.put_off
-            put_off = None if waiting is None else waiting.settle
-            done = schedules.forward(view.topology, ctx.wire, reducer, edges, dst, src, ready, put_off)
-            return done if view._pass.tape is None else done._replace(out=done.out.detach())
-
-        done: Aggregate = view.once(aggregate)
-        view._pass.arriving = done.late
-        ctx.may_be_late = view.topology.schedule.overlap and all(is_alone(tensor) for tensor in tensors[num_dst:])
-        in_place = isinstance(reducer, Sum) and bool(dst)
-        if in_place and not view.replaying:
-            ctx.mark_dirty(dst[0])
-            done = done._replace(out=dst[0])
-        ctx.view, ctx.reducer, ctx.edges, ctx.num_dst = view, reducer, edges, num_dst
-        ctx.widths = [tensor.shape[1] for tensor in src]
-        if not isinstance(reducer, Sum):
-            ctx.counts = (len(dst), len(src), len(done.state))
-            ctx.halo = done.halo  # rows of other workers, which may still be coming
-            held = (done.out, *dst, *src, *done.state)
-            # A replayed layer goes backward once, at once: its tensors can go one by one, before the others.
-            ctx.held = list(held) if view.replaying else None
-            if ctx.held is None:
-                ctx.save_for_backward(*held)
-        return done.out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grad = grad.contiguous()
-        wants_src = any(ctx.needs_input_grad[4 + ctx.num_dst :])
-        if isinstance(ctx.reducer, Sum) and not wants_src:
-            return (None, None, None, None, *[grad] * ctx.num_dst, *[None] * len(ctx.widths))
-        dst: tuple[Tensor, ...] = ()
-        src: tuple[Tensor, ...] = ()
-        halo: list[tuple[Tensor, ...]] = []
-        state: Any = grad
-        if not isinstance(ctx.reducer, Sum):
-            held = list(ctx.saved_tensors) if ctx.held is None else ctx.held
-
-            def take(count: int) -> tuple[Tensor, ...]:
-                return tuple(held.pop(0) for _ in range(count))
-
-            num_dst, num_src, num_state = ctx.counts
-            out = take(1)
-            dst, src, kept = take(num_dst), take(num_src), take(num_state)
-            halo, ctx.halo = ctx.halo, []
-            state = ctx.reducer.begin_backward(grad, out[0], kept, dst)
-            del out
-        d_dst, d_src = schedules.backward(
-            ctx.view.topology, ctx.wire, ctx.reducer, ctx.edges, grad, state, halo, dst, src, ctx.widths, wants_src,
-            ctx.may_be_late,
-        )  # fmt: skip
-        return (None, None, None, None, *d_dst[: ctx.num_dst], *(d_src if wants_src else [None] * len(d_src)))

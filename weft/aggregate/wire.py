@@ -49,6 +49,7 @@ class Call:
     exact: tuple[int, ...]  # source tensors that must not be rounded
     seed: int
     epoch: int
+    step: tuple[int, ...]
 
 
 class Wire(NamedTuple):
@@ -136,7 +137,7 @@ class Quantised:
             leaving=lane.leaving.__getitem__,
             arriving=lane.arriving.__getitem__,
             ids=call.topology.ids if forward else call.topology.rounds[round].ids,
-            key=hash_key(call.seed, call.epoch, 0x71, call.number, tensor, who),
+            key=hash_key(call.seed, call.epoch, *call.step, 0x71, call.number, tensor, who),
             where=f"{call.layer}, {lane.direction}",
             spans=lane.spans or None,
             sent=lane.sent.__getitem__ if delta else None,

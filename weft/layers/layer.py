@@ -39,11 +39,14 @@ def weight_first(graph: GraphView, x: Tensor, num_in: int, num_out: int) -> bool
     """Whether to multiply before aggregating: rows get narrower, or at equal width nothing need be kept.
 
     An aggregate of constant input costs nothing after the first epoch, so there it comes first. Where fewer rows come
-    out than go in and none travels, as in minibatches, what costs less comes first.
+    out than go in and none travels, as in minibatches, what costs less comes first. Where rows travel, all workers
+    decide alike: narrower ones do, and of equal ones the fewer are multiplied.
     """
     if graph.is_constant(x):
         return False
-    if graph.num_out == graph.num_rows or graph.exchanges:
+    if graph.exchanges:
+        return num_out < num_in or (num_out == num_in and not graph.topology.narrows)
+    if graph.num_out == graph.num_rows:
         return num_out <= num_in
     product, edges = num_in * num_out, EDGE_COST * graph.num_edges
     return graph.num_rows * product + edges * num_out < graph.num_out * product + edges * num_in

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from weft.aggregate import GraphView
-from weft.errors import UserError
 
 
 class Convolution(nn.Module):
@@ -28,11 +27,7 @@ class Convolution(nn.Module):
         self._takes = set(inspect.signature(convolution.forward).parameters)
 
     def forward(self, graph: GraphView, x: Tensor) -> Tensor:
-        if graph.comm.num_workers > 1 and graph.topology.is_whole:
-            raise UserError(
-                "a PyG layer wants the rows of all neighbours here, and on the full graph others have some of them: "
-                "train on minibatches (--strategy batchgnn), or with one worker"
-            )
+        graph, x = graph.gathered(x)
         (block,) = graph.topology.plain.own
         csr = block.csr
         edges = torch.stack([csr.indices.long(), block.destinations])

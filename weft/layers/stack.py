@@ -77,10 +77,10 @@ class Stack(nn.Module):
             self.skips.extend(weight(out, into) for into, out in itertools.pairwise(widths))
 
     def forward(self, graph: GraphView, x: Tensor) -> Tensor:
-        x = graph.level(0).enter(x)
         remakes = self.rematerialise and self.training and torch.is_grad_enabled()
         for depth in range(len(self.layers)):
             level = graph.level(depth)
+            x = level.enter(x)
             x = self._rematerialised(level, x, depth) if remakes else self._segment(level, x, depth)
         last = self.layers[-1]
         return x + last.bias.to(x.dtype) if isinstance(last, Layer) and last.bias is not None else x

@@ -2,7 +2,7 @@
 
 from weft.sample.batch import Batch, Hop
 from weft.sample.edges import Standing
-from weft.sample.plan import Macro, Minibatches, Needs, Planner, SampleConfig, fanouts_for
+from weft.sample.plan import Macro, Minibatches, Needs, Plan, Planner, SampleConfig, fanouts_for
 from weft.sample.sampler import Sampler
 from weft.sample.seeds import Links, Seeds, Source
 from weft.sample.store import Counts, Features, Store
@@ -16,6 +16,7 @@ __all__ = [
     "Macro",
     "Minibatches",
     "Needs",
+    "Plan",
     "Planner",
     "SampleConfig",
     "Sampler",

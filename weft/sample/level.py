@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from weft.aggregate.blocks import Block, by_relation, row_sums
-from weft.aggregate.topology import NOT_CACHED, By, Edges, Topology, Weight
+from weft.aggregate.topology import NOT_CACHED, By, Edges, Round, Topology, Weight
 from weft.errors import UserError
 from weft.graph.graph import CSR
 from weft.kernels.checks import trust_csr
 from weft.kernels.sampling import with_loops
-from weft.sample.batch import Hop
+from weft.sample.batch import Hop, picking_hop
 
 
 class SampledLevel(Topology):
@@ -22,14 +22,18 @@ class SampledLevel(Topology):
     """
 
     is_whole = False
+    narrows = True
 
     def __init__(self, base: Topology, hop: Hop, ids: Tensor, scale: Tensor | None) -> None:
+        """`ids` and `scale` are of the rows that go in, and there may be more of them."""
         self.base, self.shard, self.comm, self.schedule = base, base.shard, base.comm, base.schedule
-        self.hop, self._scale = hop, scale
-        self.num_in, self.num_out = hop.csr.num_cols, hop.csr.num_rows
-        self.ids = ids
+        self.hop, self.num_in, self.num_out = hop, hop.num_in, hop.csr.num_rows
+        self.ids = ids[: self.num_in]
+        self._scale = None if scale is None else scale[: self.num_in]
         self.spans = (slice(0, self.num_in),)
         self.rounds = ()
+        if hop.away is not None:
+            self.rounds = (Round(hop.away.route, slice(0, hop.away.ids.numel()), hop.away.ids),)
         self._made = {}
 
     def edges(self, reduce: str, weight: Weight, dtype: torch.dtype, by: By = None) -> Edges:
@@ -42,15 +46,32 @@ class SampledLevel(Topology):
             )
         name = (reduce, weight, dtype == torch.float64, by)
         if name not in self._made:
-            self._made[name] = Edges((self._block(reduce, weight, by).cast(dtype),), ())
+            self._made[name] = self._placed(self._block(reduce, weight, by).cast(dtype))
         return self._made[name]
+
+    def _placed(self, block: Block) -> Edges:
+        """Edges from rows that are here, and from those that come."""
+        if not self.rounds:
+            return Edges((block,), ())
+        own, coming = slice(0, self.num_in), slice(self.num_in, block.csr.num_cols)
+        return Edges((block.columns(own),), (block.columns(coming),))
+
+    def gathering(self) -> tuple[Topology, Topology]:
+        """All rows that the edges read, own ones first; and the edges between those."""
+        away = self.hop.away
+        assert away is not None
+        everything = torch.arange(self.hop.csr.num_cols, dtype=torch.int32)
+        picking = SampledLevel(self.base, picking_hop(everything, away, self.num_in), self.ids, None)
+        ids = torch.cat([self.ids, away.ids])
+        scale = None if self._scale is None or away.scale is None else torch.cat([self._scale, away.scale])
+        return picking, SampledLevel(self.base, replace(self.hop, away=None), ids, scale)
 
     def squared(self) -> Topology:
         return _Padded(self)
 
     @cached_property
     def plain(self) -> Edges:
-        return Edges((Block(self.hop.csr),), ())
+        return self._placed(Block(self.hop.csr))
 
     @cached_property
     def in_degrees(self) -> Tensor:
@@ -78,7 +99,10 @@ class SampledLevel(Topology):
             if reduce != "sum":
                 raise UserError('weight="symmetric" is a sum with fixed coefficients: use reduce="sum"')
             assert self._scale is not None, "symmetric coefficients want the degrees of sources"
-            scale = self._scale[: self.num_in]
+            scale = self._scale
+            if self.hop.away is not None:
+                assert self.hop.away.scale is not None
+                scale = torch.cat([scale, self.hop.away.scale])
             return Block(self._with_loops(self._edge_weights("edge")), scale[: self.num_out], scale)
         weights, rows = self._factors(weight)
         if by is not None:

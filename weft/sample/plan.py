@@ -19,7 +19,10 @@ from weft.sample.edges import Standing
 from weft.sample.level import CachedLevel, SampledLevel
 from weft.sample.sampler import Sampler
 from weft.sample.seeds import Source
+from weft.sample.split import SharedSampler, Sharing
 from weft.sample.store import AtRest, Column, Counts, Features, Fetched, Store
+
+Plan = Literal["independent", "macrobatch", "split"]  # each worker its own; so, several at a time; all together
 
 FANOUTS = (15, 10, 5)
 LARGEST_AUTO = 16  # minibatches that are planned together where that is left to weft
@@ -39,8 +42,12 @@ class SampleConfig(BaseModel):
         "neighbour", description="so many of each vertex, alike; by edge weight; or labor: vertices choose alike"
     )
     macrobatch: int | Literal["auto"] = Field(
-        "auto", description="minibatches that are drawn and fetched together (plan macrobatch); auto: while it pays"
+        "auto", description="minibatches that are drawn and fetched together (macrobatch, split); auto: while it pays"
     )
+    alone_hops: int = Field(
+        0, ge=0, description="hops from the seeds on that workers do not share, each having its own seeds' (plan split)"
+    )
+    dependent: int = Field(1, ge=1, description="steps that follow one another and draw alike: they share more rows")
     memory_mib: int = Field(1024, ge=1, description="rows held for coming minibatches, on each worker, at most")
     hot_mib: float = Field(0.0, ge=0.0, description="rows of other workers that are kept on each, hottest first")
     features: AtRest = Field("float32", description="input rows at rest and on the wire")
@@ -107,10 +114,18 @@ class Planner:
         needs: Needs,
         config: SampleConfig,
         seed: int,
+        shares: bool = False,
     ) -> None:
+        """`shares`: workers share each minibatch."""
         self.comm, self.source, self.config, self.needs = comm, source, config, needs
-        fanouts = fanouts_for(config, needs.layers)
-        self.sampler = Sampler(shard, standing, comm, fanouts, config.method, seed, needs.loops)
+        self._shares = shares and comm.num_workers > 1
+        draw = (fanouts_for(config, needs.layers), config.method, seed, needs.loops, config.dependent)
+        if self._shares:
+            exchanged = needs.layers - (not x.requires_grad)
+            sharing = Sharing(config.alone_hops, exchanged, needs.degrees)
+            self.sampler: Sampler = SharedSampler(shard, standing, comm, *draw, sharing)
+        else:
+            self.sampler = Sampler(shard, standing, comm, *draw)
         self.features = Features(config.features, x.shape[1], x.dtype)
         self.aggregated: Aggregated | None = None
         self._shard, self._x = shard, x
@@ -152,7 +167,7 @@ class Planner:
             columns["x"] = Column(self.features.stored(self._x, ids), "features")
         if aggregated is not None:
             columns["aggregate"] = Column(self.features.stored(aggregated.rows, ids), "features")
-        if self.needs.degrees:
+        if self.needs.degrees and not self._shares:
             columns["scale"] = Column(self.sampler.neighbours.symmetric_scale, "topology")
         if self._fetches_ids or self.comm.num_workers == 1:
             columns["ids"] = Column(ids, "ids")
@@ -165,8 +180,11 @@ class Planner:
 
     @property
     def _fetches_ids(self) -> bool:
-        """Global ids of a minibatch's last hop are not told by who draws it: there is nothing to draw from there."""
-        return self.needs.ids or self.aggregated is not None
+        """Global ids of a minibatch's last hop are not told by who draws it: there is nothing to draw from there.
+
+        Who draws for its own vertices alone knows them.
+        """
+        return not self._shares and (self.needs.ids or self.aggregated is not None)
 
     def _hottest(self, batches: Sequence[Batch], room: int) -> Tensor:
         """Vertices of other workers that minibatches want most often, int32."""
@@ -198,19 +216,30 @@ class Planner:
     def enter(self, view: GraphView, macro: Macro, number: int) -> Tensor:
         """Prepares the view for a pass over a minibatch; returns its input rows."""
         batch, fetched = macro.batches[number], macro.fetched
-        scale = fetched.of(number, "scale") if self.needs.degrees else None
+        scale = fetched.of(number, "scale") if self.needs.degrees and not self._shares else batch.scale
         ids = fetched.of(number, "ids") if self._fetches_ids or batch.ids is None else batch.ids
-        levels: list[Topology] = [
-            SampledLevel(view.topology, hop, ids[: hop.csr.num_cols], scale) for hop in reversed(batch.hops)
-        ]
+        base, first = view.topology, batch.first_shared
+        levels: list[Topology] = [SampledLevel(base, hop, ids, scale) for hop in reversed(batch.hops[first:])]
+        if self.aggregated is not None:
+            levels.insert(0, CachedLevel(base, ids))
+        entrances: dict[int, Topology] = {}
+        if batch.entrance is not None:
+            entrances[len(levels)] = SampledLevel(base, batch.entrance.hop, ids, None)
+            alone = batch.entrance.ids, batch.entrance.scale
+            levels += [SampledLevel(base, hop, *alone) for hop in reversed(batch.hops[:first])]
         if self.aggregated is None:
-            x = self._x[batch.nodes.long()] if self._trains_input else self.features.read(fetched.of(number, "x"))
-            view.sampled(levels, x)
+            x = self._input(batch, number, fetched)
+            view.sampled(levels, x, entrances=entrances)
             return x
         aggregate = self.features.read(fetched.of(number, "aggregate"))
         x = self.features.read(fetched.of(number, "x")) if self.aggregated.reads_own else aggregate
-        view.sampled([CachedLevel(view.topology, ids), *levels], x, {self.aggregated.name: aggregate})
+        view.sampled(levels, x, {self.aggregated.name: aggregate}, entrances)
         return x
+
+    def _input(self, batch: Batch, number: int, fetched: Fetched) -> Tensor:
+        if self._trains_input:  # all of them own: fetched ahead, others' would be those of steps before
+            return self._x[batch.nodes.long() - self.sampler.standing.own.start]
+        return self.features.read(fetched.of(number, "x"))
 
 
 class Minibatches:

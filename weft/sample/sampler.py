@@ -13,7 +13,7 @@ from weft.graph.graph import CSR
 from weft.kernels import gather, memory
 from weft.kernels.sampling import Method, forget, number_known, number_new, sample
 from weft.partition import Shard
-from weft.sample.batch import Batch, Hop
+from weft.sample.batch import Away, Batch, Hop
 from weft.sample.edges import Neighbours, Standing
 from weft.sample.trade import Trade
 
@@ -50,8 +50,11 @@ class Sampler:
         method: Method,
         seed: int,
         loops_apart: bool,
+        dependent: int = 1,
     ) -> None:
+        """`dependent`: so many steps that follow one another draw alike."""
         self.standing, self.comm, self.fanouts, self.method, self._seed = standing, comm, tuple(fanouts), method, seed
+        self._dependent = dependent
         self.neighbours = Neighbours(shard, self.standing, loops_apart)
         self._table = torch.full((self.standing.num_nodes,), -1, dtype=torch.int32)
         facts: dict[str, Tensor | None] = {
@@ -86,9 +89,9 @@ class Sampler:
         if alone:
             number_known(self._table, batches[0].nodes)
         for hop, fanout in enumerate(self.fanouts[:hops]):
-            keys = torch.tensor([hash_key(self._seed, epoch, batch.step, hop) for batch in batches])
             frontiers = [batch.nodes for batch in batches]
-            bounds = torch.tensor([0, *[frontier.numel() for frontier in frontiers]]).cumsum(0)
+            bounds = ends_of([frontier.numel() for frontier in frontiers])
+            keys = self._keys(epoch, batches, hop)
             drawn = self._drawn(torch.cat(frontiers) if not alone else frontiers[0], bounds, keys, fanout)
             for batch, (low, high) in zip(batches, pairwise(bounds.tolist()), strict=True):
                 if alone:
@@ -100,6 +103,11 @@ class Sampler:
         if alone:
             forget(self._table, batches[0].nodes)
 
+    def _keys(self, epoch: int, batches: Sequence[Batch], hop: int) -> Tensor:
+        """By what each minibatch's draws are told apart."""
+        steps = (batch.step - batch.step % self._dependent for batch in batches)
+        return torch.tensor([hash_key(self._seed, epoch, step, hop) for step in steps])
+
     def _extend(self, batch: Batch, drawn: Drawn, fanout: int) -> None:
         """Adds a hop: its new vertices get the next numbers, in the order in which edges name them."""
         known = batch.sizes[-1]
@@ -110,19 +118,12 @@ class Sampler:
         if "ids" in drawn.facts:
             batch.ids = drawn.facts["ids"].long()
         batch.sizes.append(count)
-        csr = CSR(drawn.indptr, columns, count, **drawn.edge_data)
+        batch.hops.append(self._hop(drawn, CSR(drawn.indptr, columns, count, **drawn.edge_data), fanout))
+
+    def _hop(self, drawn: Drawn, csr: CSR, fanout: int, away: Away | None = None) -> Hop:
         facts = drawn.facts
-        batch.hops.append(
-            Hop(
-                csr,
-                facts["degrees"],
-                facts.get("weight_sums"),
-                facts.get("loop_weight"),
-                self._loops_inside,
-                fanout,
-                self.method,
-            )
-        )
+        known = facts["degrees"], facts.get("weight_sums"), facts.get("loop_weight")
+        return Hop(csr, *known, self._loops_inside, fanout, self.method, away)
 
     def _drawn(self, nodes: Tensor, bounds: Tensor, keys: Tensor, fanout: int) -> Drawn:
         """In-edges of vertices wherever they are; minibatch m's are those from bounds[m] on."""
@@ -136,27 +137,22 @@ class Sampler:
         asked = self.comm.all_gather(counts, "control", "frontier sizes")[:, self.comm.worker]  # [W, K]
         rows_from, rows_to = counts.sum(1), asked.sum(1)
         wanted = Trade(self.comm, nodes[order], rows_from.tolist(), rows_to.tolist(), "ids", "frontiers").finish()
-        segments = torch.cat([torch.zeros(1, dtype=torch.int64), asked.flatten().cumsum(0)])
-        here = self._own(wanted, segments, keys.repeat(self.comm.num_workers), fanout)
+        rows = wanted - self.standing.own.start
+        here = self._own(rows, ends_of(asked.flatten().tolist()), keys.repeat(self.comm.num_workers), fanout)
+        here = replace(here, sources=gather(self.neighbours.address, here.sources))
         return _in_order(self._send_back(here, rows_to, rows_from), order)
 
-    def _own(self, nodes: Tensor, bounds: Tensor, keys: Tensor, fanout: int) -> Drawn:
-        """In-edges of own vertices."""
-        rows = nodes - self.standing.own.start if self.standing.own.start else nodes
-        csr = self.neighbours.csr
-        carried = csr.edge_data
+    def _own(self, rows: Tensor, bounds: Tensor, keys: Tensor, fanout: int) -> Drawn:
+        """In-edges of own vertices; sources are own rows, and after those the halo's."""
+        carried = self.neighbours.csr.edge_data
         drawn = sample(self.neighbours.edges, rows, bounds, keys, fanout, self.method, positions=bool(carried))
-        sources = drawn.columns
-        if self.comm.num_workers > 1:
-            sources = gather(self.neighbours.address, sources)
         data = {} if drawn.positions is None else {name: gather(all, drawn.positions) for name, all in carried.items()}
         facts = {name: gather(fact, rows) for name, fact in self._facts.items()}
-        return Drawn(drawn.indptr, sources, data, {"degrees": drawn.degrees, **facts})
+        return Drawn(drawn.indptr, drawn.columns, data, {"degrees": drawn.degrees, **facts})
 
     def _send_back(self, drawn: Drawn, rows_to: Tensor, rows_from: Tensor) -> Drawn:
         """What was drawn for each worker goes there; what was drawn for this one comes, in the order of workers."""
-        ends = drawn.indptr[torch.cat([torch.zeros(1, dtype=torch.int64), rows_to.cumsum(0)])]
-        edges_to = ends.diff()
+        edges_to = drawn.indptr[ends_of(rows_to.tolist())].diff()
         everyone = self.comm.all_gather(edges_to, "control", "sampled sizes")
         edges_from = everyone[:, self.comm.worker]
 
@@ -174,6 +170,11 @@ class Sampler:
             {name: came[name] for name in drawn.edge_data},
             {name: came[name] for name in drawn.facts},
         )
+
+
+def ends_of(counts: Sequence[int]) -> Tensor:
+    """Where runs of so many begin and end that follow one another, int64 [n + 1]."""
+    return torch.tensor([0, *counts]).cumsum(0)
 
 
 def _in_order(drawn: Drawn, order: Tensor) -> Drawn:

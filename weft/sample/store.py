@@ -37,12 +37,14 @@ class Counts:
     unique: int = 0  # by all minibatches of one fetch together
     remote: int = 0  # of the unique ones, fetched from other workers
     cached: int = 0  # of the unique ones, found among the hot rows of other workers
+    loaded: int = 0  # own rows that were read, for oneself and for others, each once in a fetch
 
     def add(self, other: "Counts") -> None:
         self.requested += other.requested
         self.unique += other.unique
         self.remote += other.remote
         self.cached += other.cached
+        self.loaded += other.loaded
 
 
 @dataclass
@@ -83,7 +85,7 @@ class Store:
     def keep_hot(self, nodes: Tensor) -> None:
         """Fetches these vertices' rows (none of them own, int32) once and for all."""
         assert self.num_hot == 0, "hot rows are chosen once"
-        self.hot = self._fetch(nodes)
+        self.hot, _ = self._fetch(nodes)
         self.num_hot = nodes.numel()
         self._table[nodes.long()] = torch.arange(self.num_hot, dtype=torch.int32)
 
@@ -101,7 +103,9 @@ class Store:
         nodes = torch.cat(wanted) if len(wanted) > 1 else wanted[0]
         self._table[nodes.long()] = -1
         requested, hot = sum(where.numel() for where in places), self._count_hot(places)
-        return Fetched(self, self._fetch(nodes), places, Counts(requested, own + hot + len(nodes), len(nodes), hot))
+        rows, served = self._fetch(nodes)
+        counts = Counts(requested, own + hot + len(nodes), len(nodes), hot, own + served)
+        return Fetched(self, rows, places, counts)
 
     def _count_hot(self, places: Sequence[Tensor]) -> int:
         """How many of the hot rows are among those that are wanted."""
@@ -112,16 +116,17 @@ class Store:
             seen[where[(where >= first) & (where < first + self.num_hot)].long() - first] = True
         return int(seen.sum())
 
-    def _fetch(self, nodes: Tensor) -> dict[str, Tensor]:
-        """Columns of other workers' vertices."""
+    def _fetch(self, nodes: Tensor) -> tuple[dict[str, Tensor], int]:
+        """Columns of other workers' vertices; and how many own ones others wanted that were not wanted here."""
         if self.comm.num_workers == 1:
-            return {name: column.rows[:0] for name, column in self.columns.items()}
+            return {name: column.rows[:0] for name, column in self.columns.items()}, 0
         owners = self.standing.owners(nodes)
         order = torch.argsort(owners, stable=True)
         counts = torch.bincount(owners, minlength=self.comm.num_workers)
         asked = self.comm.all_gather(counts, "control", "numbers of rows")[:, self.comm.worker]
         mine, theirs = counts.tolist(), asked.tolist()
         wanted = Trade(self.comm, nodes[order], mine, theirs, "ids", "vertices whose rows are wanted").finish()
+        _, _, served = find_slots(self._table, wanted, self.standing.own, 0, self._stamp, torch.empty_like(wanted))
         index = (wanted - self.standing.own.start).long()
         posts = {
             name: Trade(self.comm, gather(column.rows, index), theirs, mine, column.kind, f"rows of {name}")
@@ -129,7 +134,7 @@ class Store:
         }
         back = torch.empty_like(order)
         back[order] = torch.arange(order.numel())
-        return {name: gather(post.finish(), back) for name, post in posts.items()}
+        return {name: gather(post.finish(), back) for name, post in posts.items()}, served
 
 
 @dataclass(frozen=True)

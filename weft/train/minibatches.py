@@ -8,7 +8,7 @@ from weft.aggregate import GraphView
 from weft.comm import Communicator
 from weft.errors import UserError
 from weft.layers import Layer, Stack
-from weft.sample import Minibatches, Needs, Planner, SampleConfig, Seeds, Source, Standing
+from weft.sample import Minibatches, Needs, Plan, Planner, SampleConfig, Seeds, Source, Standing
 from weft.sample.plan import LARGEST_AUTO, Aggregated, Growth, aggregating_pays, choose_together
 
 MakeSource = Callable[[Standing, Communicator], Source]
@@ -19,24 +19,26 @@ def make_minibatches(
     view: GraphView,
     model: nn.Module,
     config: SampleConfig,
-    several: bool,
+    plan: Plan,
     seed: int,
     last_epoch: int,
     x: Tensor,
     source: MakeSource,
 ) -> Minibatches:
-    """The minibatches of a run; `several`: they are planned together. Every worker decides alike."""
-    stack = _check(view, model, config, x)
+    """The minibatches of a run. Every worker decides alike."""
+    stack = _check(view, model, config, plan, x)
     overlap = config.overlap and view.comm.num_workers > 1
     comm = view.comm.sibling() if overlap else view.comm
     standing = Standing(view.shard, comm)
-    planner = Planner(view.shard, standing, comm, x, source(standing, comm), needs_of(stack), config, seed)
+    planner = Planner(
+        view.shard, standing, comm, x, source(standing, comm), needs_of(stack), config, seed, plan == "split"
+    )
     probed = planner.probe(LARGEST_AUTO)
     growth = planner.growth(probed)
     aggregated = _aggregated(view, stack, config, growth, x)
     store = planner.open_store(aggregated, probed)
     together = 1
-    if several:
+    if plan != "independent":
         if config.macrobatch == "auto":
             wanted = growth if aggregated is None else Growth(growth.batches, growth.shorter, growth.shorter)
             together = choose_together(wanted, store.row_bytes(), config.memory_mib << 20)
@@ -63,16 +65,21 @@ def needs_of(model: Stack) -> Needs:
     )
 
 
-def _check(view: GraphView, model: nn.Module, config: SampleConfig, x: Tensor) -> Stack:
+def _check(view: GraphView, model: nn.Module, config: SampleConfig, plan: Plan, x: Tensor) -> Stack:
     if not isinstance(model, Stack):
         raise UserError(
             "minibatches have a level for each layer, so the model must be a weft.layers.Stack of layers: return one, "
             "or train over the full graph (--strategy full)"
         )
-    if x.requires_grad and view.comm.num_workers > 1:
+    if x.requires_grad and view.comm.num_workers > 1 and plan != "split":
         raise UserError(
-            f"{view.shard.graph_name} has no features, and learned rows change with every step, so that minibatches of "
-            "several workers cannot fetch them ahead: use one worker, or --strategy full"
+            f"{view.shard.graph_name} has no features, and learned rows change with every step, so that they cannot be "
+            "fetched ahead: use --strategy gsplit, which exchanges them in its steps, or --strategy full"
+        )
+    if config.alone_hops >= len(model.layers):
+        raise UserError(
+            f"sample.alone_hops is {config.alone_hops}, but the model has {len(model.layers)} layers: workers share "
+            "one hop at least"
         )
     if config.method == "weighted" and view.shard.local.weight is None:
         raise UserError(f"sample.method=weighted draws by edge weight, but {view.shard.graph_name} has no weights")

@@ -1,0 +1,211 @@
+"""Minibatches that all workers share: each draws for its own vertices alone, and rows are exchanged in every step.
+
+What a vertex draws is keyed by its global id, so the sampled graph is the one that a single worker would draw; every
+vertex of it is computed once, by its owner. The rows of the last hop never change: they are fetched ahead, as for any
+other minibatch. Of the hops before, the routes along which rows go are found here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from weft.comm import Communicator, Route, build_route, raw, start_exchange
+from weft.graph.graph import CSR
+from weft.kernels import gather, memory
+from weft.kernels.sampling import Method, forget, number_known, number_new
+from weft.partition import Shard
+from weft.sample.batch import Away, Batch, Entrance, picking_hop
+from weft.sample.edges import Standing
+from weft.sample.sampler import Drawn, Sampler, ends_of
+from weft.sample.trade import Trade
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Which hops workers share, and what is exchanged in steps."""
+
+    first: int = 0  # hop from which on; those before are drawn by each worker for its own seeds alone
+    exchanged: int = 0  # hops of which rows are exchanged, counted from the seeds; those of later ones are fetched
+    scales: bool = False  # GCN's coefficients are wanted
+
+
+@dataclass(frozen=True)
+class _Asking:
+    """Vertices of other workers that a minibatch wants, in the order of workers."""
+
+    rows: Tensor  # int32, their rows there
+    counts: Tensor  # int64 [W]
+
+
+class SharedSampler(Sampler):
+    """Draws the minibatches that all workers train together; every worker takes part in every draw."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        standing: Standing,
+        comm: Communicator,
+        fanouts: Sequence[int],
+        method: Method,
+        seed: int,
+        loops_apart: bool,
+        dependent: int,
+        sharing: Sharing,
+    ) -> None:
+        super().__init__(shard, standing, comm, fanouts, method, seed, loops_apart, dependent)
+        self._sharing = sharing
+        self._halo_rows, self._halo_ends = shard.halo_rows.int(), ends_of(shard.halo_counts)
+        self._known = torch.full((shard.num_nodes + shard.num_halo,), -1, dtype=torch.int32)
+        self._marked = torch.zeros(shard.num_halo, dtype=torch.bool)
+        self._scale: Tensor | None = None  # of own vertices and then of the halo
+        if sharing.scales:
+            route = build_route(comm, shard.halo_rows, shard.halo_counts, shard.num_nodes)
+            own = self.neighbours.symmetric_scale
+            halo = start_exchange(comm, route, own.unsqueeze(1), raw, "topology", "vertex degrees").finish()
+            self._scale = torch.cat([own, halo.squeeze(1)])
+
+    def _draw_hops(self, batches: Sequence[Batch], epoch: int, hops: int | None) -> None:
+        first, last = self._sharing.first, len(self.fanouts) if hops is None else hops
+        if first:
+            super()._draw_hops(batches, epoch, first)
+            self._hand_over(batches)
+        else:
+            for batch in batches:
+                batch.nodes = batch.nodes - self.standing.own.start
+        for hop in range(first, last):
+            fanout, bounds = self.fanouts[hop], ends_of([batch.nodes.numel() for batch in batches])
+            rows = torch.cat([batch.nodes for batch in batches])
+            drawn = self._own(rows, bounds, self._keys(epoch, batches, hop), fanout)
+            parts = [drawn.rows(low, high) for low, high in pairwise(bounds.tolist())]
+            if hop < self._sharing.exchanged:
+                self._share(batches, parts, fanout)
+                continue
+            for batch, part in zip(batches, parts, strict=True):
+                columns = self._number(batch, part.sources)
+                csr = CSR(part.indptr, columns, batch.sizes[-1], **part.edge_data)
+                batch.hops.append(self._hop(part, csr, fanout))
+        for batch in batches:
+            batch.ids = gather(self.neighbours.ids, batch.nodes)
+            batch.scale = None if self._scale is None else gather(self._scale, batch.nodes)
+            batch.nodes = gather(self.neighbours.address, batch.nodes)
+
+    def _number(self, batch: Batch, ends: Tensor) -> Tensor:
+        """Adds vertices that a minibatch does not have yet; returns each one's number in it, int32."""
+        known = batch.nodes.numel()
+        nodes = memory.empty((known + ends.numel() + 1,), torch.int32)
+        nodes[:known] = batch.nodes
+        number_known(self._known, batch.nodes)
+        count, columns = number_new(self._known, nodes, known, ends)
+        batch.nodes = nodes[:count]
+        forget(self._known, batch.nodes)
+        batch.sizes.append(count)
+        return columns
+
+    # -- hops of which rows are exchanged ------------------------------------------------------------------------
+
+    def _share(self, batches: Sequence[Batch], parts: Sequence[Drawn], fanout: int) -> None:
+        """Adds a hop: owners are told which of their vertices others want, and have them from now on."""
+        first = len(self.standing.own)
+        halos = [self._in_halo(part.sources - first) for part in parts]
+        asking = [_Asking(self._halo_rows[slots], self._owned(slots)) for slots in halos]
+        for batch, part, slots, mine, asked in zip(batches, parts, halos, asking, self._ask(asking), strict=True):
+            here = part.sources < first
+            own = part.sources[here]
+            numbered = self._number(batch, torch.cat([own, *asked]))
+            count = batch.sizes[-1]
+            place = torch.searchsorted(slots, (part.sources[~here] - first).long())
+            columns = torch.empty_like(part.sources)
+            columns[here], columns[~here] = numbered[: own.numel()], place.int() + count
+            route = _route(numbered[own.numel() :], asked, mine.counts, count)
+            scale = None if self._scale is None else self._scale[slots + first]
+            away = Away(self.neighbours.ids[slots + first], scale, route)
+            csr = CSR(part.indptr, columns, count + slots.numel(), **part.edge_data)
+            batch.hops.append(self._hop(part, csr, fanout, away))
+
+    def _in_halo(self, slots: Tensor) -> Tensor:
+        """Which slots of the halo are named, each once, ascending, int64; negative ones are not meant."""
+        self._marked[slots[slots >= 0].long()] = True
+        found = self._marked.nonzero().squeeze(1)
+        self._marked[found] = False
+        return found
+
+    def _owned(self, slots: Tensor) -> Tensor:
+        """How many of some slots of the halo belong to each worker, int64 [W]."""
+        return torch.searchsorted(slots, self._halo_ends).diff()
+
+    def _ask(self, asking: Sequence[_Asking]) -> list[list[Tensor]]:
+        """Own rows that each worker wants for each minibatch, int32 [K][W]."""
+        counts = torch.stack([mine.counts for mine in asking])
+        asked = self.comm.all_gather(counts, "control", "numbers of vertices")[:, :, self.comm.worker]  # [W, K]
+        pieces = [torch.split(mine.rows, mine.counts.tolist()) for mine in asking]
+        leaving = torch.cat([of_batch[worker] for worker in range(self.comm.num_workers) for of_batch in pieces])
+        sizes = counts.sum(0).tolist(), asked.sum(1).tolist()
+        came = Trade(self.comm, leaving, *sizes, "ids", "vertices whose rows are wanted").finish()
+        by_worker = torch.split(came, asked.flatten().tolist())
+        return [list(by_worker[number :: len(asking)]) for number in range(len(asking))]
+
+    # -- where sharing begins ------------------------------------------------------------------------------------
+
+    def _hand_over(self, batches: Sequence[Batch]) -> None:
+        """From here on a minibatch has own vertices: those that anybody's part of it has. They are its rows."""
+        owners = [self.standing.owners(batch.nodes) for batch in batches]
+        orders = [torch.argsort(owner, stable=True) for owner in owners]
+        asking = []
+        for batch, owner, order in zip(batches, owners, orders, strict=True):
+            away = order[owner[order] != self.comm.worker]
+            counts = torch.bincount(owner[away], minlength=self.comm.num_workers)
+            asking.append(_Asking((batch.nodes[away] - self.standing.starts[owner[away]]).int(), counts))
+        asked = self._ask(asking)
+        facts = self._told(asking, asked)
+        for batch, owner, order, mine, theirs, (ids, scale) in zip(
+            batches, owners, orders, asking, asked, facts, strict=True
+        ):
+            here = owner == self.comm.worker
+            own = (batch.nodes[here] - self.standing.own.start).int()
+            away = order[owner[order] != self.comm.worker]
+            all_ids = _joined(here, self.neighbours.ids[own.long()], away, ids)
+            scales = None
+            if self._scale is not None and scale is not None:
+                scales = _joined(here, self._scale[own.long()], away, scale)
+            batch.first_shared = len(batch.hops)
+            batch.nodes = own[:0]
+            batch.sizes.pop()
+            numbered = self._number(batch, torch.cat([own, *theirs]))
+            columns = torch.empty(here.numel(), dtype=torch.int32)
+            columns[here] = numbered[: own.numel()]
+            columns[away] = torch.arange(away.numel(), dtype=torch.int32) + batch.sizes[-1]
+            route = _route(numbered[own.numel() :], theirs, mine.counts, batch.sizes[-1])
+            hop = picking_hop(columns, Away(ids, None, route), batch.sizes[-1])
+            batch.entrance = Entrance(hop, all_ids, scales)
+
+    def _told(self, asking: Sequence[_Asking], asked: Sequence[Sequence[Tensor]]) -> list[tuple[Tensor, Tensor | None]]:
+        """Global ids and scales of the vertices that this worker asked for, by minibatch."""
+        counts = torch.stack([mine.counts for mine in asking])
+        leaving = [torch.cat([of_batch[worker] for of_batch in asked]) for worker in range(self.comm.num_workers)]
+        rows = torch.cat(leaving).long()
+        sizes = [part.numel() for part in leaving], counts.sum(0).tolist()
+        known = [self.neighbours.ids] if self._scale is None else [self.neighbours.ids, self._scale]
+        came = [Trade(self.comm, fact[rows], *sizes, "topology", "facts of vertices").finish() for fact in known]
+        order = counts.t().flatten().tolist()
+        by_batch = []
+        for number in range(len(asking)):
+            told = [torch.cat(torch.split(fact, order)[number :: len(asking)]) for fact in came]
+            by_batch.append((told[0], told[1] if len(told) > 1 else None))
+        return by_batch
+
+
+def _route(columns: Tensor, asked: Sequence[Tensor], counts: Tensor, num_in: int) -> Route:
+    """Of a minibatch: `columns` are the rows that others want here, `counts` how many come from each."""
+    ends = ends_of(counts.tolist()).tolist()
+    sent = torch.split(columns.long(), [rows.numel() for rows in asked])
+    return Route(tuple(sent), tuple(slice(low, high) for low, high in pairwise(ends)), num_in, ends[-1])
+
+
+def _joined(here: Tensor, own: Tensor, away: Tensor, others: Tensor) -> Tensor:
+    """Facts of vertices in one order: of own ones, and of those that are away."""
+    out = torch.empty(here.numel(), dtype=own.dtype)
+    out[here], out[away] = own, others
+    return out
