@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 .PHONY: setup demo test lint bench-setup clean
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/*)
+$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/* src/kernels/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install -q -c constraints.txt torch
 	$(BIN)/pip install -q -c constraints.txt -e '.[test]'

@@ -17,7 +17,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from benchmarks.harness import Bench, copy_gigabytes_per_second, parse, tuned_allocator
+from benchmarks.harness import Bench, PlainCopy, parse, tuned_allocator
 from weft import kernels
 from weft.graph import synthetic
 from weft.graph.graph import CSR
@@ -136,29 +136,30 @@ def order(bench: Bench, width: int = 128) -> None:
     bench.bar("spmm after reordering", seconds["as given"] / seconds["in community order"], REORDER_BAR)
 
 
-def beside_limit(bench: Bench, case: str, call: Callable[[], object], num_bytes: float, copy_rate: float) -> float:
-    """One kernel: its time, the bytes it must move, and what share of a plain copy's speed that is."""
-    seconds = bench.measure({"ours": call})["ours"]
-    rate = num_bytes / seconds / 1e9
-    bench.row(case, {"ours": seconds}, megabytes=num_bytes / 1e6, gb_per_second=rate, share_of_copy=rate / copy_rate)
-    return rate / copy_rate
+def beside_limit(bench: Bench, case: str, call: Callable[[], object], num_bytes: float, copy: PlainCopy) -> float:
+    """One kernel: its time, the bytes it must move, and what share of a plain copy's speed, timed in turn, that is."""
+    seconds = bench.measure({"ours": call, "copy": copy})
+    rate, copying = num_bytes / seconds["ours"] / 1e9, copy.num_bytes / seconds["copy"] / 1e9
+    share = rate / copying
+    bench.row(case, {"ours": seconds["ours"]}, megabytes=num_bytes / 1e6, gb_per_second=rate, share_of_copy=share)
+    return share
 
 
-def rows(bench: Bench, csr: CSR, copy_rate: float) -> None:
+def rows(bench: Bench, csr: CSR, copy: PlainCopy) -> None:
     num, width = csr.num_rows, 128
     draw = torch.Generator().manual_seed(2)
     x = torch.randn(num, width, generator=draw)
     index = torch.randint(num, (num,), generator=draw)
     out = torch.zeros(num, width)
     row = width * 4
-    beside_limit(bench, "rows: gather", lambda: kernels.gather(x, index, out), num * (2 * row + 8), copy_rate)
-    beside_limit(bench, "rows: scatter_add", lambda: kernels.scatter_add(out, index, x), num * (3 * row + 8), copy_rate)
+    beside_limit(bench, "rows: gather", lambda: kernels.gather(x, index, out), num * (2 * row + 8), copy)
+    beside_limit(bench, "rows: scatter_add", lambda: kernels.scatter_add(out, index, x), num * (3 * row + 8), copy)
     beside_limit(
         bench,
         "rows: spmm",
         lambda: kernels.spmm(csr.indptr, csr.indices, x, out=out),
         csr.num_edges * (row + 4) + num * (row + 8),
-        copy_rate,
+        copy,
     )
     best, count = torch.full((num, width), -torch.inf), torch.zeros(num, width, dtype=torch.int32)
     beside_limit(
@@ -166,11 +167,11 @@ def rows(bench: Bench, csr: CSR, copy_rate: float) -> None:
         "rows: max",
         lambda: kernels.max_absorb(csr.indptr, csr.indices, x, None, best, count),
         csr.num_edges * (row + 4) + num * 4 * row,
-        copy_rate,
+        copy,
     )
 
 
-def attention(bench: Bench, csr: CSR, copy_rate: float) -> None:
+def attention(bench: Bench, csr: CSR, copy: PlainCopy) -> None:
     num, edges, heads, width = csr.num_rows, csr.num_edges, HEADS, HEAD_WIDTH
     draw = torch.Generator().manual_seed(3)
     transposed = kernels.transpose_csr(csr.indptr, csr.indices, csr.num_cols)
@@ -189,21 +190,21 @@ def attention(bench: Bench, csr: CSR, copy_rate: float) -> None:
         f"attention: GAT {heads}x{width} forward",
         lambda: kernels.gat_absorb(csr.indptr, csr.indices, dst, src, values, 0.2, *state),
         forward,
-        copy_rate,
+        copy,
     )
     beside_limit(
         bench,
         f"attention: GAT {heads}x{width} backward",
         lambda: kernels.gat_backward(*both, dst, src, values, 0.2, *state[:2], delta, grad, *small, wide[0]),
         edges * (row + 4 * term + 2 * term + 4 + 8) + num * (3 * row + 12 * term),
-        copy_rate,
+        copy,
     )
     beside_limit(
         bench,
         f"attention: GATv2 {heads}x{width} forward",
         lambda: kernels.gatv2_absorb(csr.indptr, csr.indices, query, values, att, 0.2, *state2),
         edges * (row + 4) + num * (3 * row + 4 * term),
-        copy_rate,
+        copy,
     )
     d_att = torch.zeros_like(att)
     beside_limit(
@@ -211,27 +212,27 @@ def attention(bench: Bench, csr: CSR, copy_rate: float) -> None:
         f"attention: GATv2 {heads}x{width} backward",
         lambda: kernels.gatv2_backward(*both, query, values, att, 0.2, *state2[:2], delta, grad, *wide[:2], d_att),
         edges * (3 * row + 4 * term + 8 + 8) + num * 6 * row,
-        copy_rate,
+        copy,
     )
     beside_limit(
         bench,
         f"attention: dot {heads}x{width} forward",
         lambda: kernels.dot_absorb(csr.indptr, csr.indices, query, key, values, width**-0.5, *state3),
         edges * (2 * row + 4) + num * (3 * row + 4 * term),
-        copy_rate,
+        copy,
     )
     beside_limit(
         bench,
         f"attention: dot {heads}x{width} backward",
         lambda: kernels.dot_backward(*both, query, key, values, width**-0.5, *state3[:2], delta, grad, *wide),
         edges * (3 * row + 3 * term + 2 * term + 8 + 8) + num * 8 * row,
-        copy_rate,
+        copy,
     )
     z_bytes = num * (row + term)
-    beside_limit(bench, "attention: head_dot", lambda: kernels.head_dot(values, att), z_bytes, copy_rate)
+    beside_limit(bench, "attention: head_dot", lambda: kernels.head_dot(values, att), z_bytes, copy)
 
 
-def quantise(bench: Bench, copy_rate: float, num: int = 169_343, width: int = 256) -> None:
+def quantise(bench: Bench, copy: PlainCopy, num: int = 169_343, width: int = 256) -> None:
     """Packing rows as integers, gathered through an index as an exchange does, and unpacking them."""
     draw = torch.Generator().manual_seed(4)
     x, out = torch.randn(num, width, generator=draw), torch.zeros(num, width)
@@ -257,12 +258,12 @@ def quantise(bench: Bench, copy_rate: float, num: int = 169_343, width: int = 25
             pack()
             case = f"quantise: {bits} bits, {how}"
             for name, call, more in (("pack", pack, 0), ("unpack", unpack, 0), ("unpack + add", unpack_add, 1)):
-                share = beside_limit(bench, f"{case}, {name}", call, moved + more * rows * width * 4, copy_rate)
+                share = beside_limit(bench, f"{case}, {name}", call, moved + more * rows * width * 4, copy)
                 if taken is None:  # rows that jump through memory reach what a plain gather does
                     bench.bar(f"{case}, {name}: share of a copy's bandwidth", share, 0.7, unit="")
 
 
-def elementwise(bench: Bench, copy_rate: float, num: int = 169_343, width: int = 256) -> None:
+def elementwise(bench: Bench, copy: PlainCopy, num: int = 169_343, width: int = 256) -> None:
     x, out = torch.randn(num, width), torch.empty(num, width)
     grad, ids, bias = torch.randn(num, width), torch.arange(num), torch.randn(width)
     size = x.numel() * 4
@@ -271,20 +272,18 @@ def elementwise(bench: Bench, copy_rate: float, num: int = 169_343, width: int =
             {
                 "ours": lambda p=p: kernels.bias_relu_dropout_(x, bias, ids, p, 7),
                 "torch": lambda p=p: torch.dropout(torch.relu(x + bias), p, True),
+                "copy": copy,
             }
         )
-        bench.row(
-            f"elementwise: bias+relu+dropout {p}", seconds, share_of_copy=2 * size / seconds["ours"] / 1e9 / copy_rate
-        )
-    beside_limit(
-        bench, "elementwise: dropout_rows", lambda: kernels.dropout_rows(x, ids, 0.5, 7, out), 2 * size, copy_rate
-    )
+        share = 2 * size / seconds["ours"] / (copy.num_bytes / seconds.pop("copy"))
+        bench.row(f"elementwise: bias+relu+dropout {p}", seconds, share_of_copy=share)
+    beside_limit(bench, "elementwise: dropout_rows", lambda: kernels.dropout_rows(x, ids, 0.5, 7, out), 2 * size, copy)
     beside_limit(
         bench,
         "elementwise: relu_dropout_backward",
         lambda: kernels.relu_dropout_backward(grad, x, 0.5, out),
         3 * size,
-        copy_rate,
+        copy,
     )
 
 
@@ -297,8 +296,9 @@ def main() -> int:
         return 1
     if not has_dgl():
         bench.note("DGL is left out; install it with: pip install --no-deps -r benchmarks/requirements.txt")
-    copy_rate = copy_gigabytes_per_second()
-    bench.note(f"a plain copy moves {copy_rate:.1f} GB/s (read plus written), {torch.get_num_threads()} threads\n")
+    copy = PlainCopy()
+    rate = copy.num_bytes / bench.measure({"copy": copy})["copy"] / 1e9
+    bench.note(f"a plain copy moves {rate:.1f} GB/s (read plus written), {torch.get_num_threads()} threads\n")
     community = arxiv()
     if bench.wanted("spmm"):
         spmm(bench, community, "arxiv")
@@ -307,13 +307,13 @@ def main() -> int:
     if bench.wanted("order"):
         order(bench)
     if bench.wanted("rows"):
-        rows(bench, community, copy_rate)
+        rows(bench, community, copy)
     if bench.wanted("attention"):
-        attention(bench, community, copy_rate)
+        attention(bench, community, copy)
     if bench.wanted("quantise"):
-        quantise(bench, copy_rate)
+        quantise(bench, copy)
     if bench.wanted("elementwise"):
-        elementwise(bench, copy_rate)
+        elementwise(bench, copy)
     return bench.finish()
 
 

@@ -3,99 +3,25 @@
     python -m benchmarks.macrobatch [--quick] [--only "100 Mb/s"] [--json FILE]
 
 4 workers of one thread in 4 network namespaces on a switch (root and iproute2 needed), every link shaped with `tc tbf`;
-a products-like synthetic graph in 4 parts, SAGE of 3 layers of 256, fan-out 15, 10, 5 from the seeds on, 1024 seeds a
+a products-like synthetic graph in 4 parts, SAGE of 3 layers of 256, fan-out 15, 10, 5 from the seeds on, 2048 seeds a
 step over all workers, 16 steps an epoch. The base fetches for each minibatch by itself (K = 1), keeps nothing and plans
 nothing ahead, as DistDGL does. All cases run in the same processes, one after another; the first epoch is not counted.
 """
 
-import json
-import statistics
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.harness import Bench, parse
 from benchmarks.hosts import ask, hosts_on_a_switch, start_workers, why_not
-from weft.aggregate import GraphView
-from weft.comm import Communicator, all_reduce_gradients, open_communicator
-from weft.layers import ModelConfig, build_model
-from weft.partition import Shard, load_shard
 from weft.prepare import partition
-from weft.sample import SampleConfig
-from weft.train.loss import GlobalLoss
-from weft.train.minibatches import make_minibatches, vertex_seeds
-from weft.train.steps import Sampled
 
 WORKERS, STEPS, BATCH, FANOUT = 4, 16, 2048, [15, 10, 5]
+MODEL = {"name": "sage", "layers": 3, "hidden": 256}
 BANDWIDTHS: tuple[float | None, ...] = (100.0, 300.0, 1000.0, None)  # Mb/s; None: as fast as the machine can
 TOGETHER = (1, 2, 4, 8, 16)
 BASE = {"macrobatch": 1, "overlap": False, "cache_aggregates": "never"}
 SPEED_BAR, ROWS_BAR = 3.0, 2.0
-
-
-# -- one worker ------------------------------------------------------------------------------------------------
-
-
-def serve(parts: Path, batch: int) -> None:
-    """Reads settings of sampling line by line, and answers with what an epoch took."""
-    torch.set_num_threads(1)
-    comm = open_communicator(600.0)
-    shard = load_shard(parts, comm.worker, comm.num_workers, verify=False)
-    for line in sys.stdin:
-        question = json.loads(line)
-        epochs = question.pop("epochs")
-        print(json.dumps(measure(comm, shard, epochs, batch, question)), flush=True)
-
-
-def measure(comm: Communicator, shard: Shard, epochs: int, batch: int, settings: dict[str, Any]) -> dict[str, Any]:
-    view = GraphView(shard, comm)
-    assert shard.x is not None and shard.y is not None and shard.train_mask is not None
-    torch.manual_seed(0)
-    model = build_model(ModelConfig(name="sage", layers=3, hidden=256), shard.x.shape[1], shard.num_classes)
-    rows = share_of(shard.train_mask.nonzero().squeeze(1), STEPS * batch, comm)
-    config = SampleConfig(batch=batch, fanout=FANOUT, **settings)  # type: ignore[arg-type]
-    minibatches = make_minibatches(
-        view, model, config, "macrobatch", 0, epochs + 1, shard.x, vertex_seeds(rows, shard.global_ids, batch, 0)
-    )
-    steps = Sampled(view, model, minibatches, shard.y, GlobalLoss(shard.y, rows, shard.num_classes, "none", comm))
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.003)
-    seconds, waiting, sent = [], [], {}
-    for epoch in range(1, epochs + 2):
-        comm.barrier("epoch")
-        started, before = time.perf_counter(), comm.sent["gradients"]
-        for step in steps.epoch(epoch):
-            optimiser.zero_grad()
-            step.loss().backward()  # type: ignore[no-untyped-call]
-            all_reduce_gradients(comm, list(model.parameters()))
-            optimiser.step()
-        comm.barrier("end of epoch")
-        seconds.append(time.perf_counter() - started)
-        sent = {**steps.planned_bytes(), "gradients": comm.sent["gradients"] - before}
-        waiting.append(minibatches.counts.remote)
-    steps.close()
-    return {
-        "seconds": statistics.median(seconds[1:]),
-        "bytes": sent,
-        "remote": waiting[-1] - waiting[-2],
-        "together": minibatches.together,
-        "kept": minibatches.planner.aggregated is not None,
-    }
-
-
-def share_of(rows: torch.Tensor, wanted: int, comm: Communicator) -> torch.Tensor:
-    """So many of all workers' training vertices, of each worker its share."""
-    counts = comm.all_gather(torch.tensor([rows.numel()]), "control", "training vertices").flatten()
-    shares = (counts * wanted // counts.sum()).tolist()
-    shares[0] += wanted - sum(shares)
-    assert shares[comm.worker] <= rows.numel(), "the graph has too few training vertices"
-    return rows[: shares[comm.worker]]
-
-
-# -- all of them -----------------------------------------------------------------------------------------------
 
 
 def cases() -> dict[str, dict[str, Any]]:
@@ -110,16 +36,17 @@ def cases() -> dict[str, dict[str, Any]]:
     return found
 
 
-def sweep(bench: Bench, workers: list[Any], where: str, megabits: float | None) -> None:
+def sweep(bench: Bench, workers: list[Any], batch: int, where: str, megabits: float | None) -> None:
     found: dict[str, dict[str, float]] = {}
     for case, settings in cases().items():
-        answers = ask(workers, {**settings, "epochs": 1})
+        question = {"what": "epochs", "count": 1, "model": MODEL, "plan": "macrobatch", "steps": STEPS, "batch": batch}
+        answers = ask(workers, {**question, "sample": {"fanout": FANOUT, **settings}})
         total = {kind: sum(answer["bytes"][kind] for answer in answers) for kind in answers[0]["bytes"]}
         result = {
             "seconds": max(answer["seconds"] for answer in answers),
             "remote_rows": sum(answer["remote"] for answer in answers),
             "features_mb": total["features"] / 1e6,
-            "structure_mb": (total["ids"] + total["topology"]) / 1e6,
+            "structure_mb": total["structure"] / 1e6,
             "gradients_mb": total["gradients"] / 1e6,
         }
         found[case] = result
@@ -145,9 +72,6 @@ def sweep(bench: Bench, workers: list[Any], where: str, megabits: float | None) 
 
 
 def main() -> int:
-    if len(sys.argv) == 4 and sys.argv[1] == "--serve":
-        serve(Path(sys.argv[2]), int(sys.argv[3]))
-        return 0
     bench = Bench("macrobatch", parse(__doc__))
     reason = why_not()
     if reason is not None:
@@ -158,12 +82,12 @@ def main() -> int:
         parts = Path(folder) / "parts"
         partition("synthetic:products?nodes=60000" if quick else "synthetic:products", WORKERS, parts, "community")
         batch = BATCH // 4 if quick else BATCH
-        workers = start_workers(hosts, "benchmarks.macrobatch", str(parts), str(batch))
+        workers = start_workers(hosts, "benchmarks.shaped", str(parts))
         for megabits in (300.0,) if quick else BANDWIDTHS:
             where = "unshaped" if megabits is None else f"{megabits:g} Mb/s"
             if bench.wanted(where):
                 hosts.shape(megabits)
-                sweep(bench, workers, where, megabits)
+                sweep(bench, workers, batch, where, megabits)
     return bench.finish()
 
 

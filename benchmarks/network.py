@@ -8,7 +8,8 @@ forms of rows run in the same processes, one after another; an epoch is forward,
 "no overlap" exchanges the whole halo and then aggregates; "overlap" is the schedule `overlapped`.
 
 The limit of a case is max(compute, bytes / bandwidth): compute is the processor time of all workers in the epoch,
-divided by the cores that they share; bytes are those that the busiest worker sends, rows and gradients. A point counts
+divided by the cores that they share; bytes are those that cross the busiest link, in or out, in the forward pass, then
+in the backward pass, which cannot begin before the other has ended, and gradients. A point counts
 as communication-bound where raw rows travel for at least three times as long as is computed with the adaptive codec;
 elsewhere no form of rows could make an epoch 3.01 times as fast.
 """
@@ -80,9 +81,9 @@ def measure_epochs(
         comm.barrier("end of epoch")
         seconds.append(time.perf_counter() - started)
         processor.append(time.process_time() - used)
-        rows = sum(comm.sent[kind] - before[kind] for kind in ("hidden_forward", "hidden_backward"))
+        rows = [comm.sent[kind] - before[kind] for kind in ("hidden_forward", "hidden_backward")]
         gradients = comm.sent["gradients"] - before["gradients"]
-        sent.append(rows + gradients * 2 * (WORKERS - 1) / WORKERS)  # what any all-reduce sends at least
+        sent.append([*rows, gradients * 2 * (WORKERS - 1) / WORKERS])  # what any all-reduce sends at least
         if isinstance(view.format, Adaptive):
             view.format.end_epoch(epoch, comm)
     bits: dict[int, int] = {}
@@ -118,13 +119,15 @@ def sweep(bench: Bench, hosts: Hosts, workers: list[Any], name: str, bandwidths:
                 answers = ask(workers, question)
                 rate = None if megabits is None else megabits * 1e6 / 8
                 compute = sum(answer["processor"] for answer in answers) / CORES
-                travel = 0.0 if rate is None else max(answer["bytes"] for answer in answers) / rate
+                # What a worker sends back are the gradients of the rows that came to it: as many bytes.
+                busiest = max(max(answer["bytes"][:2]) for answer in answers)
+                travel = 0.0 if rate is None else (2 * busiest + answers[0]["bytes"][2]) / rate
                 result = {
                     "seconds": statistics.median(answer["seconds"] for answer in answers),
                     "compute": compute,
                     "travel": travel,
                     "limit": max(compute, travel),
-                    "megabytes": sum(answer["bytes"] for answer in answers) / 1e6,
+                    "megabytes": sum(sum(answer["bytes"]) for answer in answers) / 1e6,
                     "assign_seconds": max(answer["assign_seconds"] for answer in answers),
                 }
                 found[codec, overlap] = result

@@ -1,5 +1,6 @@
 """The command line: one verb per thing that a person wants to do."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -219,7 +220,7 @@ def train(
         str | None, typer.Option(help="gcn, sage, gat, gatv2, transformer, gin, rgcn, or package.module:callable.")
     ] = None,
     strategy: Annotated[
-        str | None, typer.Option(help="Preset: full, single, sar, adaqp, minibatch or batchgnn.")
+        str | None, typer.Option(help="Preset: full, single, sar, adaqp, minibatch, batchgnn, gsplit or auto.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the graph.")] = None,
@@ -259,6 +260,46 @@ def train(
     if "WORLD_SIZE" in os.environ and "workers" not in given:
         chosen["workers"] = int(os.environ["WORLD_SIZE"])
     start(make_config(chosen), resume, overwrite)
+
+
+@app.command()
+def plan(
+    config: Annotated[Path | None, typer.Argument(help="YAML file of settings; options come on top of it.")] = None,
+    data: Annotated[str | None, typer.Option(help="Data set name, graph folder, partition folder, .npz file.")] = None,
+    model: Annotated[str | None, typer.Option(help="As for weft train.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")] = None,
+    bandwidth: Annotated[
+        float | None, typer.Option(min=0.001, help="Of every worker's link, Mb/s; measured here unless given.")
+    ] = None,
+    latency: Annotated[
+        float | None, typer.Option(min=0.0, help="Milliseconds that a wait for others takes; measured unless given.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the table here, too.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting, section.key=value; see 'weft settings'.")
+    ] = None,
+) -> None:
+    """Compare plans before training: rows, bytes, edges and modelled time of each, for the same minibatches.
+
+    Some minibatches are drawn as every plan draws them; nothing is trained. `weft train --strategy auto` takes the
+    best one.
+
+    [dim]weft plan --data my-parts --model sage --workers 4 --bandwidth 1000[/dim]
+    """
+    from weft.config import make_config, merge, parse_set, read_yaml
+    from weft.run import weigh
+    from weft.show import print_plans
+
+    chosen: dict[str, Any] = {} if config is None else read_yaml(config)
+    given: dict[str, Any] = {"strategy": "auto"}
+    given |= {key: value for key, value in {"data": data, "workers": workers}.items() if value is not None}
+    if model is not None:
+        given["model"] = {"name": model}
+    chosen = merge(merge(chosen, given), parse_set(settings or []))
+    found = weigh(make_config(chosen), bandwidth, None if latency is None else latency / 1e3)
+    print_plans(found)
+    if json_file is not None:
+        json_file.write_text(json.dumps(found, indent=1))
 
 
 @app.command()

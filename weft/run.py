@@ -145,6 +145,21 @@ def start(
     return Run(path)
 
 
+def weigh(config: RunConfig, megabits: float | None = None, latency: float | None = None) -> dict[str, Any]:
+    """What each plan would take of this run, counted and modelled; nothing is trained, and nothing stays on disk."""
+    with tempfile.TemporaryDirectory(prefix="weft-plan-") as scratch:
+        path, file = Path(scratch) / "run", Path(scratch) / "plans.json"
+        config = config.model_copy(update={"run": str(path)})
+        _prepare_folder(config, path, None, resume=False, overwrite=False)
+        if config.workers == 1:
+            worker.weigh_plans(path, file, megabits, latency)
+        else:
+            given = ("" if value is None else str(value) for value in (megabits, latency))
+            _check(launch_workers(config, "plan", path, str(file), *given))
+        found: dict[str, Any] = json.loads(file.read_text())
+        return found
+
+
 def _prepare_folder(config: RunConfig, path: Path, graph: Graph | None, resume: bool, overwrite: bool) -> None:
     check_free(path, resume=resume, overwrite=overwrite)
     fresh, settings = not path.exists(), config.model_dump(mode="json")

@@ -1,6 +1,6 @@
 """What the terminal shows of graphs, partitions and runs: pairs of name and text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +11,7 @@ from weft.graph import Description
 from weft.partition import PartitionInfo
 
 RELATIONS_SHOWN = 20
+PLANS_SHOWN = 16
 WIDTHS_SHOWN = 4  # choices of widths: the first and the last ones
 Rows = list[tuple[str, str]]
 
@@ -133,3 +134,29 @@ def run_rows(summary: dict[str, Any]) -> Rows:
     rows += minibatch_rows(summary)
     rows.append(("peak memory per worker", size(max(summary["peak_rss_bytes"]))))
     return rows
+
+
+def print_plans(found: Mapping[str, Any]) -> None:
+    """A line for each plan, the best one marked."""
+    table = Table(title=Text("plans, by the modelled time of an epoch"), title_justify="left")
+    columns = ("plan", "rows a step", "remote", "edges a step", "MB an epoch", "waits a step", "imbalance", "memory")
+    for name in (*columns, "seconds"):
+        table.add_column(name, justify="left" if name == "plan" else "right")
+    ranked = sorted(found["plans"], key=lambda plan: (not plan["fits"], float(plan["seconds"])))
+    for plan in ranked[:PLANS_SHOWN]:
+        best = plan["label"] == found["best"]
+        numbers = [
+            *(f"{plan[name]:,.0f}" for name in ("rows", "remote", "edges")),
+            f"{plan['megabytes']:,.1f}",
+            f"{plan['rounds']:.1f}",
+            f"{plan['imbalance']:.2f}",
+            size(plan["memory_bytes"]) + ("" if plan["fits"] else ", too much"),
+            f"{plan['seconds']:.3f}",
+        ]
+        table.add_row(Text(plan["label"]), *numbers, style="bold green" if best else "" if plan["fits"] else "dim")
+    console = Console()
+    console.print(table)
+    if len(ranked) > PLANS_SHOWN:
+        console.print(f"{len(ranked) - PLANS_SHOWN} slower ones are left out (--json has all)", highlight=False)
+    links = f"{found['megabits']:,.0f} Mb/s, {1e3 * found['latency_seconds']:.2f} ms"
+    console.print(f"best: {found['best']}   (links of {links})", highlight=False)

@@ -72,6 +72,7 @@ class Preset(BaseModel):
 
 
 PRESETS = {
+    "auto": Preset(about="whichever of these is modelled to be fastest and fits in memory (see weft plan); not adaqp"),
     "full": Preset(about="full graph, whole halo exchanged before each aggregation, exact"),
     "single": Preset(about="full graph in one process", max_workers=1),
     "sar": Preset(
@@ -102,6 +103,9 @@ def resolve_strategy(name: str, settings: Mapping[str, Any], workers: int) -> di
     if name not in PRESETS:
         raise unknown("strategy", name, PRESETS)
     preset = PRESETS[name]
+    exchange = settings.get("exchange", {})
+    if name == "auto" and isinstance(exchange, Mapping) and exchange.get("plan", "full") != "full":
+        raise UserError("strategy auto chooses exchange.plan: leave that out, or use another strategy")
     if preset.max_workers is not None and workers > preset.max_workers:
         raise UserError(f"strategy {name} runs in {preset.max_workers} process, not {workers}: use --strategy full")
     resolved = dict(settings)

@@ -1,20 +1,23 @@
 """What one worker process does for `weft train`, `weft evaluate` and `weft export`."""
 
 import hashlib
+import json
 import os
 import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from weft.aggregate import GraphView, find_reach, order_by, order_for_overlap
+from weft.choosing import described, weigh, with_choice
 from weft.comm import Communicator, open_communicator
 from weft.config import RunConfig, make_config
+from weft.cost import best_of
 from weft.errors import UserError
 from weft.footprint import Load, explain_failure, ran_out, refuse_if_too_large
 from weft.kernels import memory
@@ -52,7 +55,21 @@ class Worker:
     held: HeldOut | None  # edges that training does not see
 
 
-def open_worker(run: Path, config: RunConfig | None = None, training: bool = False) -> Worker:
+class Joined(NamedTuple):
+    """A worker that has joined its run, before anything is decided about it."""
+
+    config: RunConfig
+    folder: RunFolder
+    comm: Communicator
+    shard: Shard
+    held: HeldOut | None
+    model: nn.Module
+    width: int
+    load: Load
+    parts: int
+
+
+def join(run: Path, config: RunConfig | None = None) -> Joined:
     """Joins the run, loads this worker's shard and builds the model, the same on every worker.
 
     Under torchrun the config is given: the folder, which worker 0 makes, is there when all have joined, not before.
@@ -66,10 +83,7 @@ def open_worker(run: Path, config: RunConfig | None = None, training: bool = Fal
         raise UserError(f"{comm.num_workers} workers were started, but the config says workers: {config.workers}")
     comm.step = "loading"
     parts = parts_per_worker(config, run)
-    if config.exchange.schedule == "sequential":
-        memory.be_thrifty()
-    if spills(config, parts):
-        memory.spill_to(folder.path)
+    _set_memory(config, parts, folder)
     shard = open_shard(config, run, comm)
     held = None
     if config.train.task == "links":
@@ -81,7 +95,28 @@ def open_worker(run: Path, config: RunConfig | None = None, training: bool = Fal
     torch.manual_seed(config.seed)
     width = config.model.embedding if shard.x is None else shard.x.shape[1]
     model = build_model(config.model, width, num_out, shard.num_relations)
-    load = _load(config, shard, model, width)
+    return Joined(config, folder, comm, shard, held, model, width, _load(config, shard, model, width), parts)
+
+
+def weigh_plans(run: Path, out: Path, megabits: float | None, latency: float | None) -> None:
+    """Writes what each plan would take."""
+    joined = join(run)
+    options, speeds = weigh(joined.config, joined.shard, joined.comm, joined.model, joined.load, megabits, latency)
+    if joined.comm.worker == 0:
+        out.write_text(json.dumps(described(options, speeds)))
+    joined.comm.barrier("plans")
+
+
+def open_worker(run: Path, config: RunConfig | None = None, training: bool = False) -> Worker:
+    """What a worker needs to train or to judge, set up as the config says; `auto` is decided here."""
+    config, folder, comm, shard, held, model, width, load, parts = join(run, config)
+    if config.strategy == "auto":
+        options, _ = weigh(config, shard, comm, model, load)
+        config = with_choice(config, best_of(options))
+        _set_memory(config, parts, folder)
+        if comm.worker == 0:
+            folder.write_config(config.model_dump(mode="json"))
+        comm.barrier("choice of a plan")
     full = config.exchange.plan == "full"
     if full and not memory.spills() and config.device == "cpu":
         refuse_if_too_large(load, config.exchange, config.memory, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -104,6 +139,13 @@ def open_worker(run: Path, config: RunConfig | None = None, training: bool = Fal
     if isinstance(model, Stack):
         model.rematerialise = config.memory.rematerialise
     return Worker(config, folder, comm, view, model.to(comm.device), load, held)
+
+
+def _set_memory(config: RunConfig, parts: int, folder: RunFolder) -> None:
+    if config.exchange.schedule == "sequential":
+        memory.be_thrifty()
+    if spills(config, parts):
+        memory.spill_to(folder.path)
 
 
 def spills(config: RunConfig, parts: int) -> bool:

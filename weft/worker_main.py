@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from weft.comm import run_worker
-from weft.worker import evaluate, export, train
+from weft.worker import evaluate, export, train, weigh_plans
 
 
 def main() -> None:
@@ -16,6 +16,9 @@ def main() -> None:
         values, worker = evaluate(Path(run))
         if worker == 0:
             Path(rest[0]).write_text(json.dumps(values))
+    elif verb == "plan":
+        megabits, latency = (float(text) if text else None for text in rest[1:3])
+        weigh_plans(Path(run), Path(rest[0]), megabits, latency)
     elif verb == "export":
         export(Path(run), Path(rest[0]))
     else:

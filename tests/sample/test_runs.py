@@ -35,11 +35,11 @@ def test_a_run_on_several_workers_learns_what_one_does(tmp_path):
     assert several["wire_bytes"]["topology"] > 0 and several["wire_bytes"]["gradients"] > 0
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_resumed_run_ends_with_the_same_bits(tmp_path, workers):
-    whole = train(tmp_path / "whole", workers=workers).summary
-    train(tmp_path / "run", epochs=2, workers=workers)
-    resumed = train(tmp_path / "run", resume=True, workers=workers).summary
+@pytest.mark.parametrize(("workers", "strategy"), [(1, "batchgnn"), (2, "batchgnn"), (2, "gsplit")])
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path, workers, strategy):
+    whole = train(tmp_path / "whole", workers=workers, strategy=strategy).summary
+    train(tmp_path / "run", epochs=2, workers=workers, strategy=strategy)
+    resumed = train(tmp_path / "run", resume=True, workers=workers, strategy=strategy).summary
     assert resumed["weights_sha256"] == whole["weights_sha256"]
 
 
@@ -78,6 +78,12 @@ def test_vertices_without_features_learn_rows_on_one_worker(tmp_path):
         ({"train": {"task": "links"}, "link": {"val": 0.6, "test": 0.6}}, "leave no edge"),
         ({"strategy": "full", "train": {"task": "links"}}, "minibatches of edges"),
         ({"device": "cuda"}, "samples and trains in host memory"),
+        ({"strategy": "gsplit", "exchange": {"codec": "adaptive"}}, "others in every step"),
+        ({"strategy": "gsplit", "exchange": {"schedule": "overlapped"}}, "computed meanwhile as it is"),
+        ({"strategy": "gsplit", "train": {"task": "links"}}, "two ends may have two"),
+        ({"strategy": "gsplit", "sample": {"alone_hops": 2}}, "workers share one hop at least"),
+        ({"sample": {"alone_hops": 1}}, "sample.alone_hops is for plan split"),
+        ({"strategy": "auto", "exchange": {"plan": "split"}}, "strategy auto chooses exchange.plan"),
     ],
 )
 def test_mistakes_are_explained_and_leave_nothing(tmp_path, more, message):

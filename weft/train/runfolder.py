@@ -65,8 +65,7 @@ class RunFolder:
         if folder.exists():
             folder._remove(("summary_file",) if resume else tuple(_OWN_FILES))
         folder.checkpoints.mkdir(parents=True, exist_ok=True)
-        text = yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
-        write_atomically(folder.config_file, text)
+        folder.write_config(config)
         return folder
 
     @classmethod
@@ -125,6 +124,9 @@ class RunFolder:
         return summary
 
     # Writing
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        write_atomically(self.config_file, yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True))
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Adds an epoch; when this returns, a crash of the process does not lose it."""

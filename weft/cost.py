@@ -1,0 +1,166 @@
+"""Which plan is the fastest here, by a model: counted work over measured speeds, and bytes over the links' bandwidth.
+
+The model is simple, and says what it is made of: the slowest worker computes, rows cross the slowest link, each wait
+costs the latency. Fetching ahead goes on while steps compute, and takes the same links as what steps exchange.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from weft import kernels
+from weft.comm import Communicator, measure_channels
+from weft.footprint import Load, estimate_bytes
+from weft.layers import Layer, Stack
+from weft.sample.count import Setting, Shape, Work
+from weft.strategy import PRESETS, ExchangeConfig, MemoryConfig
+
+_ROWS, _WIDTH, _DEGREE, _TIMES = 4096, 256, 8, 5
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """How fast this machine and its links are, the same on every worker."""
+
+    read: float  # seconds for a number that an aggregate reads
+    multiply: float  # seconds for a multiplication of a product
+    byte: float  # seconds for a byte to a worker, while all talk
+    latency: float  # seconds that a wait for others takes
+
+    @property
+    def megabits(self) -> float:
+        return 8e-6 / self.byte if self.byte else float("inf")
+
+
+def measure_speeds(comm: Communicator, megabits: float | None = None, latency: float | None = None) -> Speeds:
+    """Kernels timed on all workers at once, as they share cores; links too, unless they are given."""
+    x, weight = torch.randn(_ROWS, _WIDTH), torch.randn(_WIDTH, _WIDTH)
+    indptr = torch.arange(0, _ROWS * _DEGREE + 1, _DEGREE)
+    indices = torch.randint(0, _ROWS, (_ROWS * _DEGREE,), dtype=torch.int32)
+    comm.barrier("speeds")
+    read = _seconds(lambda: kernels.spmm(indptr, indices, x)) / (indices.numel() * _WIDTH)
+    comm.barrier("speeds")
+    multiply = _seconds(lambda: x @ weight) / (_ROWS * _WIDTH * _WIDTH)
+    slowest = torch.tensor([read, multiply], dtype=torch.float64)
+    comm.all_reduce(slowest, "control", "speeds", "max")
+    byte, wait = 0.0, 0.0
+    if comm.num_workers > 1 and (megabits is None or latency is None):
+        channels = measure_channels(comm)
+        # everybody sends to everybody: a worker's link carries all of its channels at once
+        byte, wait = float(channels.seconds_per_byte.max()) / (comm.num_workers - 1), float(channels.latency.max())
+    if comm.num_workers > 1:
+        byte = byte if megabits is None else 8e-6 / megabits
+        wait = wait if latency is None else latency
+    read, multiply = slowest.tolist()
+    return Speeds(read, multiply, byte, wait)
+
+
+def _seconds(work: Any) -> float:
+    work()
+    started = time.perf_counter()
+    for _ in range(_TIMES):
+        work()
+    return (time.perf_counter() - started) / _TIMES
+
+
+@dataclass(frozen=True)
+class Option:
+    """Something that a run could do, and what an epoch of it is modelled to take."""
+
+    label: str
+    strategy: str  # the preset
+    settings: Mapping[str, Mapping[str, Any]]  # on top of it, by section
+    rows: float  # of a step, over all workers
+    remote: float
+    edges: float
+    megabytes: float  # that all workers send in an epoch
+    rounds: float  # of a step
+    imbalance: float
+    memory_bytes: int  # of the largest worker
+    seconds: float  # of an epoch
+    fits: bool
+
+
+def shape_of(model: Stack) -> Shape:
+    """What the layers of a model cost."""
+    products, of_sources = [], []
+    for layer in model.layers:
+        products.append(sum(weight.numel() for weight in layer.parameters() if weight.dim() == 2))
+        of_sources.append(not isinstance(layer, Layer) or layer.input_aggregate() is None)
+    return Shape(model.widths, tuple(products), tuple(of_sources))
+
+
+def minibatch_options(
+    counted: Mapping[Setting, Work], speeds: Speeds, steps: int, model: nn.Module, load: Load, row_bytes: int, room: int
+) -> list[Option]:
+    """An option for each plan that was counted; `steps` in an epoch."""
+    gradients = sum(weight.numel() for weight in model.parameters()) * 4 * 2 * (1 - 1 / load.workers)
+    options = []
+    for setting, work in counted.items():
+        computing = 2 * work.reads * speeds.read + 3 * work.products * speeds.multiply + work.drawing
+        in_step = (work.hidden + gradients) * speeds.byte
+        ahead = (work.features + work.structure) * speeds.byte
+        waits = work.rounds * speeds.latency
+        seconds = torch.maximum(computing + in_step, in_step + ahead).max() + waits
+        sent = float((work.hidden + work.features + work.structure).sum()) + gradients * load.workers
+        held = int(2 * setting.together * float(work.rows.max()) * row_bytes)
+        memory = load.rows * load.widths[0] * 4 + load.edges * 12 + held
+        preset = {"independent": "minibatch", "macrobatch": "batchgnn", "split": "gsplit"}[setting.plan]
+        sample = {
+            "macrobatch": setting.together,
+            "cache_aggregates": "always" if setting.kept else "never",
+            "alone_hops": setting.alone_hops,
+        }
+        options.append(
+            Option(
+                setting.label(), preset, {"sample": sample}, float(work.rows.sum()), float(work.remote.sum()),
+                float(work.edges.sum()), sent * steps / 1e6, work.rounds, work.imbalance, memory,
+                float(seconds) * steps, memory <= room,
+            )
+        )  # fmt: skip
+    return options
+
+
+def full_options(
+    comm: Communicator, load: Load, shape: Shape, speeds: Speeds, keeps: bool, memory: MemoryConfig, room: int
+) -> list[Option]:
+    """The full graph, exchanged at once or block by block; `keeps`: the input's aggregate is made once."""
+    layers = range(len(shape.products))
+    first = 1 if keeps else 0
+    reads = sum(load.edges * shape.exchanged(layer) for layer in layers[first:])
+    products = load.rows * sum(shape.products)
+    numbers = sum(shape.exchanged(layer) for layer in layers[first:])
+    mine = torch.tensor([load.rows, load.halo, load.edges, reads, products], dtype=torch.float64)
+    rows, halo, edges, reads_all, products_all = comm.all_gather(mine, "control", "what plans take").T
+    gradients = load.parameters * 4 * 2 * (1 - 1 / load.workers)
+    options = []
+    for name, again in (("full", 0), ("sar", 1)):
+        preset = PRESETS[name].settings
+        exchange = ExchangeConfig(**preset.get("exchange", {}))
+        kept = MemoryConfig(**{**memory.model_dump(), **preset.get("memory", {})})
+        computing = (2 + again) * reads_all * speeds.read + (3 + again) * products_all * speeds.multiply
+        sent = (2 + again * any(shape.multiplies_sources)) * halo * numbers * load.itemsize + gradients
+        seconds = computing + sent * speeds.byte
+        need = torch.tensor([estimate_bytes(load, exchange, kept)], dtype=torch.int64)
+        largest = int(comm.all_reduce(need, "control", "memory of plans", "max"))
+        rounds = 2.0 * len(layers) * (1 if name == "full" else load.workers)
+        options.append(
+            Option(
+                name, name, {}, float((rows + halo).sum()), float(halo.sum()), float(edges.sum()) * len(layers),
+                float(sent.sum()) / 1e6, rounds, float(edges.max() / edges.mean().clamp(min=1e-300)), largest,
+                float(seconds.max()) + rounds * speeds.latency, largest <= room,
+            )
+        )  # fmt: skip
+    return options
+
+
+def best_of(options: list[Option]) -> Option:
+    """The fastest of those that fit; where none does, the smallest."""
+    fitting = [option for option in options if option.fits]
+    if not fitting:
+        return min(options, key=lambda option: option.memory_bytes)
+    return min(fitting, key=lambda option: option.seconds)
