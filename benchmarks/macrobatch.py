@@ -81,7 +81,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, hosts_on_a_switch(WORKERS) as hosts:
         parts = Path(folder) / "parts"
         partition("synthetic:products?nodes=60000" if quick else "synthetic:products", WORKERS, parts, "community")
-        batch = BATCH // 4 if quick else BATCH
+        batch = BATCH // 8 if quick else BATCH
         workers = start_workers(hosts, "benchmarks.shaped", str(parts))
         for megabits in (300.0,) if quick else BANDWIDTHS:
             where = "unshaped" if megabits is None else f"{megabits:g} Mb/s"
