@@ -282,6 +282,32 @@ int64_t with_loops(const int64_t *indptr, const int32_t *indices, const double *
     return count;
 }
 
+// Edges from columns before a border and from those after it, which are counted from there; where each edge stood.
+struct Side {
+    int64_t *indptr;
+    int32_t *indices;
+    int64_t *stood;
+};
+
+void split_columns(const int64_t *indptr, const int32_t *indices, int64_t rows, int32_t border, Side before, Side after) {
+    int64_t first = 0, second = 0;
+    before.indptr[0] = after.indptr[0] = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t k = indptr[row]; k < indptr[row + 1]; k++) {
+            // both are written, one is kept: which of them cannot be foreseen
+            const int32_t column = indices[k];
+            const bool here = column < border;
+            before.indices[first] = column;
+            after.indices[second] = column - border;
+            if (before.stood != nullptr) before.stood[first] = after.stood[second] = k;
+            first += here;
+            second += !here;
+        }
+        before.indptr[row + 1] = first;
+        after.indptr[row + 1] = second;
+    }
+}
+
 }  // namespace
 
 void bind_sampling(nb::module_ &module) {
@@ -364,6 +390,17 @@ void bind_sampling(nb::module_ &module) {
             return with_loops(as<const int64_t>(indptr), as<const int32_t>(indices), as<const double>(weight),
                               as<const double>(loop_weight), rows, as<int64_t>(out_indptr), as<int32_t>(out_indices),
                               as<double>(out_weight));
+        },
+        unlocked);
+    typedef std::tuple<Pointer, Pointer, Pointer> SidePointers;
+    module.def(
+        "split_columns",
+        [](Pointer indptr, Pointer indices, int64_t rows, int32_t border, SidePointers before, SidePointers after) {
+            const auto side = [](const SidePointers &at) {
+                return Side{as<int64_t>(std::get<0>(at)), as<int32_t>(std::get<1>(at)), as<int64_t>(std::get<2>(at))};
+            };
+            split_columns(as<const int64_t>(indptr), as<const int32_t>(indices), rows, border, side(before),
+                          side(after));
         },
         unlocked);
 }

@@ -17,6 +17,7 @@ from weft.kernels.sampling import (
     number_known,
     number_new,
     sample,
+    split_columns,
     with_loops,
 )
 
@@ -170,3 +171,16 @@ def test_two_sides_merge_by_id(rows, first_edges, second_edges, seed):
     found, wanted = merge_sides(*sides, columns, ids, True), reference.merge_sides(*sides, columns, ids, True)
     for one, other in zip(found, wanted, strict=True):
         assert torch.equal(one, other)
+
+
+@settings(deadline=None)
+@given(blocks(), st.integers(0, 30), st.booleans())
+def test_columns_are_split_at_a_border(block, border, stood):
+    found = split_columns(block.indptr, block.indices, border, stood)
+    wanted = reference.split_columns(block.indptr, block.indices, border, stood)
+    for mine, other in zip(found, wanted, strict=True):
+        assert torch.equal(mine.indptr, other.indptr) and torch.equal(mine.indices, other.indices)
+        assert (mine.stood is None) == (not stood)
+        if mine.stood is not None and other.stood is not None:
+            assert torch.equal(mine.stood, other.stood)
+    assert sum(len(side.indices) for side in found) == block.num_edges

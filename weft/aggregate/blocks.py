@@ -9,7 +9,6 @@ from torch import Tensor
 from weft import kernels
 from weft.errors import UserError
 from weft.graph.graph import CSR
-from weft.partition.shard import take_columns
 
 NEW_LOOP = {"weight": 1, "relation": -1, "features": 0}  # what an added self-loop carries
 
@@ -75,11 +74,6 @@ class Block:
             return self
         col_scale = None if self.col_scale is None else self.col_scale[:num_cols]
         return Block(replace(self.csr, num_cols=num_cols), self.row_scale, col_scale)
-
-    def columns(self, span: slice) -> "Block":
-        """The edges from a span of columns, which are counted from its start."""
-        col_scale = None if self.col_scale is None else self.col_scale[span]
-        return Block(take_columns(self.csr, span), self.row_scale, col_scale)
 
     def renumbered(self, column: Tensor, num_cols: int) -> "Block":
         """Column j becomes column[j] (int32 [M]); those that no edge reads may be -1."""

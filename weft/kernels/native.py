@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-INTERFACE = 8  # raised, here and in src/module.cpp, when a native signature changes
+INTERFACE = 9  # raised, here and in src/module.cpp, when a native signature changes
 
 _module: ModuleType | None
 try:

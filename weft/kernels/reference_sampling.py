@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from weft.kernels.sampling import InEdges, Method, Sampled
+    from weft.kernels.sampling import InEdges, Method, Sampled, SideEdges
 
 _MASK = (1 << 64) - 1
 FLOYD_MOST = 64
@@ -134,3 +134,15 @@ def with_loops(
     loops = torch.ones(len(rows), dtype=torch.float64) if loop_weight is None else loop_weight
     others = torch.ones(indices.numel(), dtype=torch.float64) if weight is None else weight
     return out_indptr, columns, torch.cat([loops, others[keep]])[order]
+
+
+def split_columns(indptr: Tensor, indices: Tensor, border: int, stood: bool) -> "tuple[SideEdges, SideEdges]":
+    from weft.kernels.sampling import SideEdges
+
+    sides = []
+    for keep, start in ((indices < border, 0), (indices >= border, border)):
+        before = torch.cat([torch.zeros(1, dtype=torch.int64), torch.cumsum(keep, 0)])
+        where = keep.nonzero().squeeze(1) if stood else None
+        sides.append(SideEdges(before[indptr], indices[keep] - start, where))
+    first, second = sides
+    return first, second

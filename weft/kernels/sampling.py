@@ -197,3 +197,33 @@ def with_loops(
         pointer(out_indices), pointer(out_weight),
     )  # fmt: skip
     return out_indptr, out_indices[:count], None if out_weight is None else out_weight[:count]
+
+
+class SideEdges(NamedTuple):
+    """Some edges of each row."""
+
+    indptr: Tensor  # int64 [N + 1]
+    indices: Tensor  # int32
+    stood: Tensor | None  # int64, where each edge stood
+
+
+def split_columns(indptr: Tensor, indices: Tensor, border: int, stood: bool) -> tuple[SideEdges, SideEdges]:
+    """Edges from the columns before a border, and from those after it, which are counted from there."""
+    native = native_for(indices)
+    if native is None:
+        return reference.split_columns(indptr, indices, border, stood)
+    room = indices.numel() + 1
+    sides = []
+    for _ in range(2):
+        where = memory.empty((room,), torch.int64) if stood else None
+        sides.append(SideEdges(torch.empty_like(indptr), memory.empty((room,), torch.int32), where))
+    native.split_columns(
+        pointer(indptr), pointer(indices), indptr.numel() - 1, border, *(tuple(map(pointer, side)) for side in sides)
+    )
+    first, second = (_cut_side(side) for side in sides)
+    return first, second
+
+
+def _cut_side(side: SideEdges) -> SideEdges:
+    count = int(side.indptr[-1])
+    return SideEdges(side.indptr, side.indices[:count], None if side.stood is None else side.stood[:count])

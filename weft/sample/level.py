@@ -10,8 +10,9 @@ from weft.aggregate.blocks import Block, by_relation, row_sums
 from weft.aggregate.topology import NOT_CACHED, By, Edges, Round, Topology, Weight
 from weft.errors import UserError
 from weft.graph.graph import CSR
+from weft.kernels import gather
 from weft.kernels.checks import trust_csr
-from weft.kernels.sampling import with_loops
+from weft.kernels.sampling import split_columns, with_loops
 from weft.sample.batch import Hop, picking_hop
 
 
@@ -53,8 +54,8 @@ class SampledLevel(Topology):
         """Edges from rows that are here, and from those that come."""
         if not self.rounds:
             return Edges((block,), ())
-        own, coming = slice(0, self.num_in), slice(self.num_in, block.csr.num_cols)
-        return Edges((block.columns(own),), (block.columns(coming),))
+        own, coming = split_block(block, self.num_in)
+        return Edges((own,), (coming,))
 
     def gathering(self) -> tuple[Topology, Topology]:
         """All rows that the edges read, own ones first; and the edges between those."""
@@ -169,6 +170,21 @@ class SampledLevel(Topology):
         )
         trust_csr(indptr, indices, hop.csr.num_cols)
         return CSR(indptr, indices, hop.csr.num_cols, weight)
+
+
+def split_block(block: Block, border: int) -> tuple[Block, Block]:
+    """The edges from the columns before a border, and from those after it."""
+    csr, found = block.csr, []
+    carried = csr.edge_data
+    sides = split_columns(csr.indptr, csr.indices, border, stood=bool(carried))
+    for side, span in zip(sides, (slice(0, border), slice(border, csr.num_cols)), strict=True):
+        data = {} if side.stood is None else {name: gather(all, side.stood) for name, all in carried.items()}
+        part = CSR(side.indptr, side.indices, span.stop - span.start, **data)
+        trust_csr(part.indptr, part.indices, part.num_cols)
+        scale = None if block.col_scale is None else block.col_scale[span]
+        found.append(Block(part, block.row_scale, scale))
+    first, second = found
+    return first, second
 
 
 class CachedLevel(Topology):
