@@ -3,6 +3,7 @@
 from weft.sample.batch import Batch, Hop
 from weft.sample.edges import Standing
 from weft.sample.plan import Macro, Minibatches, Needs, Planner, SampleConfig, fanouts_for
+from weft.sample.presample import Presample, presampled
 from weft.sample.sampler import Sampler
 from weft.sample.seeds import Links, Seeds, Source
 from weft.sample.store import Counts, Features, Store
@@ -17,6 +18,7 @@ __all__ = [
     "Minibatches",
     "Needs",
     "Planner",
+    "Presample",
     "SampleConfig",
     "Sampler",
     "Seeds",
@@ -24,4 +26,5 @@ __all__ = [
     "Standing",
     "Store",
     "fanouts_for",
+    "presampled",
 ]

@@ -19,6 +19,7 @@ class Hop:
     loops_inside: bool  # edges from a vertex to itself are among those that were drawn from
     fanout: int  # negative: all
     method: Method
+    positions: Tensor | None = None  # int64 [S], where each edge stands among all, where told
 
 
 @dataclass

@@ -26,6 +26,7 @@ class Drawn:
     sources: Tensor  # int32 [S]
     edge_data: dict[str, Tensor]
     facts: dict[str, Tensor]  # of each vertex, [R]: degrees, ids, and where edges have weights, weight_sums, ...
+    positions: Tensor | None = None  # int64 [S], where one worker is asked where its edges stand
 
     def rows(self, first: int, end: int) -> "Drawn":
         """Those of some vertices that follow one another."""
@@ -50,7 +51,11 @@ class Sampler:
         method: Method,
         seed: int,
         loops_apart: bool,
+        positions: bool = False,
     ) -> None:
+        """`positions`: hops tell where their edges stand among this worker's, which must be the only one."""
+        assert not positions or comm.num_workers == 1
+        self._positions = positions
         self.standing, self.comm, self.fanouts, self.method, self._seed = standing, comm, tuple(fanouts), method, seed
         self.neighbours = Neighbours(shard, self.standing, loops_apart)
         self._table = torch.full((self.standing.num_nodes,), -1, dtype=torch.int32)
@@ -121,6 +126,7 @@ class Sampler:
                 self._loops_inside,
                 fanout,
                 self.method,
+                drawn.positions,
             )
         )
 
@@ -145,13 +151,15 @@ class Sampler:
         rows = nodes - self.standing.own.start if self.standing.own.start else nodes
         csr = self.neighbours.csr
         carried = csr.edge_data
-        drawn = sample(self.neighbours.edges, rows, bounds, keys, fanout, self.method, positions=bool(carried))
+        told = bool(carried) or self._positions
+        drawn = sample(self.neighbours.edges, rows, bounds, keys, fanout, self.method, positions=told)
         sources = drawn.columns
         if self.comm.num_workers > 1:
             sources = gather(self.neighbours.address, sources)
         data = {} if drawn.positions is None else {name: gather(all, drawn.positions) for name, all in carried.items()}
         facts = {name: gather(fact, rows) for name, fact in self._facts.items()}
-        return Drawn(drawn.indptr, sources, data, {"degrees": drawn.degrees, **facts})
+        positions = drawn.positions if self._positions else None
+        return Drawn(drawn.indptr, sources, data, {"degrees": drawn.degrees, **facts}, positions)
 
     def _send_back(self, drawn: Drawn, rows_to: Tensor, rows_from: Tensor) -> Drawn:
         """What was drawn for each worker goes there; what was drawn for this one comes, in the order of workers."""
