@@ -22,7 +22,7 @@ from weft.comm import Communicator
 from weft.graph import Graph, open_graph
 from weft.kernels.sampling import Method
 from weft.partition import assign, whole_shard
-from weft.sample import Batch, Sampler, Seeds, Standing
+from weft.sample import Batch, Presample, Sampler, Seeds, Standing, presampled
 
 WORKERS, STEPS, FANOUT, HIDDEN = 4, 8, (10, 10, 10), 256
 TOGETHER = 8
@@ -107,6 +107,12 @@ def _crossing(batch: Batch, hop: int, owner: Tensor) -> Tensor:
     return torch.unique(readers[away] * owner.numel() + sources[away])
 
 
+def owners(graph: Graph, batch: int, method: str) -> Tensor:
+    if method == "presample":
+        return presampled(graph, WORKERS, config=Presample(batch=batch, fanouts=FANOUT))[0]
+    return assign(graph, WORKERS, method)
+
+
 def compare(bench: Bench, name: str, graph: Graph, batch: int, methods: Sequence[str]) -> None:
     width = graph.num_features
     drawn = {"neighbour": Minibatches(graph, batch, "neighbour")}
@@ -114,7 +120,7 @@ def compare(bench: Bench, name: str, graph: Graph, batch: int, methods: Sequence
     labor = Minibatches(graph, batch, "labor").shared()
     dependent = Minibatches(graph, batch, "labor", TOGETHER).shared()
     for method in methods:
-        owner = assign(graph, WORKERS, method)
+        owner = owners(graph, batch, method)
         apart = drawn["neighbour"].apart(owner)
         found = {
             "data parallel": data_parallel(apart, owner, 1, width),

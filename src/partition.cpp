@@ -3,12 +3,14 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -39,35 +41,59 @@ struct Neighbours {
     int64_t rows = 0;
     const int64_t* in_start = nullptr;
     const int32_t* in = nullptr;
-    std::vector<int64_t> out_start;  // empty: symmetric, the in-edges say everything
-    std::vector<int32_t> out;
+    const int32_t* in_weight = nullptr;  // none: every edge weighs 1
+    std::vector<int64_t> out_start;      // empty: symmetric, the in-edges say everything
+    std::vector<int32_t> out, out_weight;
 
-    Neighbours(const int64_t* indptr, const int32_t* indices, int64_t rows_)
-        : rows(rows_), in_start(indptr), in(indices), out_start(rows_ + 1, 0), out(indptr[rows_]) {
+    Neighbours(const int64_t* indptr, const int32_t* indices, int64_t rows_, const int32_t* weight = nullptr)
+        : rows(rows_),
+          in_start(indptr),
+          in(indices),
+          in_weight(weight),
+          out_start(rows_ + 1, 0),
+          out(indptr[rows_]),
+          out_weight(weight ? indptr[rows_] : 0) {
         for (size_t k = 0; k < out.size(); ++k) ++out_start[in[k] + 1];
         for (int64_t v = 0; v < rows; ++v) out_start[v + 1] += out_start[v];
         std::vector<int64_t> next(out_start.begin(), out_start.end() - 1);
         for (int64_t v = 0; v < rows; ++v)
-            for (int64_t k = in_start[v]; k < in_start[v + 1]; ++k)
-                out[next[in[k]]++] = static_cast<int32_t>(v);
+            for (int64_t k = in_start[v]; k < in_start[v + 1]; ++k) {
+                const int64_t place = next[in[k]]++;
+                out[place] = static_cast<int32_t>(v);
+                if (weight) out_weight[place] = weight[k];
+            }
         // Rows of `out` ascend; a symmetric graph whose rows do not is treated as directed, only slower.
         const bool same_degrees = std::equal(out_start.begin(), out_start.end(), in_start);
-        if (same_degrees && std::equal(out.begin(), out.end(), in)) out_start = {}, out = {};
+        const bool same_weights = !weight || std::equal(out_weight.begin(), out_weight.end(), weight);
+        if (same_degrees && same_weights && std::equal(out.begin(), out.end(), in))
+            out_start = {}, out = {}, out_weight = {};
     }
 
     template <class F>
     void each(int64_t v, F&& f) const {
-        for (int64_t k = in_start[v]; k < in_start[v + 1]; ++k) f(in[k]);
+        each_weighted(v, [&](int32_t u, int32_t) { f(u); });
+    }
+
+    template <class F>
+    void each_weighted(int64_t v, F&& f) const {
+        for (int64_t k = in_start[v]; k < in_start[v + 1]; ++k) f(in[k], in_weight ? in_weight[k] : 1);
         if (out_start.empty()) return;
-        for (int64_t k = out_start[v]; k < out_start[v + 1]; ++k) f(out[k]);
+        for (int64_t k = out_start[v]; k < out_start[v + 1]; ++k) f(out[k], in_weight ? out_weight[k] : 1);
     }
 
     int64_t degree(int64_t v) const {
         return in_start[v + 1] - in_start[v] + (out_start.empty() ? 0 : out_start[v + 1] - out_start[v]);
     }
+
+    double weight(int64_t v) const {
+        if (!in_weight) return static_cast<double>(degree(v));
+        double sum = 0;
+        each_weighted(v, [&](int32_t, int32_t w) { sum += w; });
+        return sum;
+    }
 };
 
-Neighbours checked(const In<int64_t>& indptr, const In<int32_t>& indices) {
+Neighbours checked(const In<int64_t>& indptr, const In<int32_t>& indices, const int32_t* weight = nullptr) {
     if (indptr.size() < 1) throw std::invalid_argument("indptr is empty");
     const int64_t rows = static_cast<int64_t>(indptr.size()) - 1;
     const int64_t edges = static_cast<int64_t>(indices.size());
@@ -79,7 +105,7 @@ Neighbours checked(const In<int64_t>& indptr, const In<int32_t>& indices) {
     for (int64_t k = 0; k < edges; ++k)
         if (indices.data()[k] < 0 || indices.data()[k] >= rows)
             throw std::invalid_argument("indices[" + std::to_string(k) + "] points outside");
-    return Neighbours(start, indices.data(), rows);
+    return Neighbours(start, indices.data(), rows, weight);
 }
 
 // ---------------------------------------------------------------------------------------------------------
@@ -254,14 +280,14 @@ using weft::Parts;
 using weft::Tally;
 
 void count_around(Tally& tally, const Neighbours& graph, int64_t v, const std::vector<int32_t>& owner) {
-    graph.each(v, [&](int32_t u) {
-        if (owner[u] >= 0 && u != v) tally.count(owner[u]);
+    graph.each_weighted(v, [&](int32_t u, int32_t weight) {
+        if (owner[u] >= 0 && u != v) tally.count(owner[u], weight);
     });
 }
 
-// Vertices one after another. Each sees those that came before it (and where the others are so far, if they are
-// anywhere: owner >= 0).
-void stream_of(const Neighbours& graph, const int64_t* order, Parts& parts, int passes,
+// The vertices of an order one after another. Each sees those that came before it (and where the others are so far,
+// if they are anywhere: owner >= 0).
+void stream_of(const Neighbours& graph, const int64_t* order, int64_t length, Parts& parts, int passes,
                std::vector<int32_t>& owner) {
     const int64_t rows = graph.rows;
     double edges = 0;
@@ -273,8 +299,8 @@ void stream_of(const Neighbours& graph, const int64_t* order, Parts& parts, int 
     const double spread = std::sqrt(static_cast<double>(parts.num)) * edges;
     const double price = 1.5 * spread / std::pow(std::max<double>(1, rows), 1.5);
     Tally tally(parts.num);
-    for (int64_t i = 0; i < rows * passes; ++i) {
-        const int64_t v = order[i % rows];
+    for (int64_t i = 0; i < length * passes; ++i) {
+        const int64_t v = order[i % length];
         if (owner[v] >= 0) parts.add(v, owner[v], -1);
         count_around(tally, graph, v, owner);
         const int32_t best = weft::best_part(parts, tally, v, price, per_part);
@@ -304,7 +330,7 @@ void rebalance_of(const Neighbours& graph, Parts& parts, std::vector<int32_t>& o
     for (int64_t v = 0; v < graph.rows; ++v) parts.add(v, owner[v], +1);
     Tally tally(parts.num);
     for (int round = 0; round < 26; ++round) {
-        // How many cut edges a move may add, as a share of the vertex's edges: little at first, then anything.
+        // What a move may add to the cut, as a share of the vertex's edges: little at first, then anything.
         const double share = std::min(1.0, 0.05 * round);
         if (*std::max_element(parts.fullest.begin(), parts.fullest.end()) <= 1) return;
         for (int64_t v = 0; v < graph.rows; ++v) {
@@ -324,7 +350,7 @@ void rebalance_of(const Neighbours& graph, Parts& parts, std::vector<int32_t>& o
                 for (int32_t p = 0; p < parts.num; ++p) consider(p);
             const double added = best < 0 ? 0 : tally.of[own] - tally.of[best];
             tally.clear();
-            if (best < 0 || added > share * static_cast<double>(graph.degree(v))) continue;
+            if (best < 0 || added > share * graph.weight(v)) continue;
             parts.move(v, own, best);
             owner[v] = best;
         }
@@ -348,33 +374,37 @@ std::vector<int32_t> checked_owner(const In<int32_t>& owner, int64_t rows, int64
     return result;
 }
 
-// owner: where vertices are at the start, -1 for nowhere yet.
+// owner: where vertices are at the start, -1 for nowhere yet; those that are somewhere need not be in the order, and
+// then stay there.
 Out<int32_t> stream_partition(In<int64_t> indptr, In<int32_t> indices, In<int64_t> order, In<int32_t> owner,
                               int64_t num_parts, In2<double> load, In<double> limit, int passes) {
     std::vector<int32_t> result;
     {
         nb::gil_scoped_release free;
         const Neighbours graph = checked(indptr, indices);
+        const int64_t length = static_cast<int64_t>(order.size());
+        result = checked_owner(owner, graph.rows, num_parts, -1);
         std::vector<char> seen(graph.rows, 0);
-        if (static_cast<int64_t>(order.size()) != graph.rows)
-            throw std::invalid_argument("order is no permutation");
-        for (int64_t i = 0; i < graph.rows; ++i) {
+        for (int64_t i = 0; i < length; ++i) {
             const int64_t v = order.data()[i];
             if (v < 0 || v >= graph.rows || seen[v]++) throw std::invalid_argument("order is no permutation");
         }
-        result = checked_owner(owner, graph.rows, num_parts, -1);
+        for (int64_t v = 0; v < graph.rows; ++v)
+            if (result[v] < 0 && !seen[v]) throw std::invalid_argument("order leaves out a vertex without a part");
         Parts parts = parts_for(graph.rows, num_parts, load, limit);
-        stream_of(graph, order.data(), parts, passes, result);
+        stream_of(graph, order.data(), length, parts, passes, result);
     }
     return give(std::move(result));
 }
 
+// weight: of each edge, positive; none: 1.
 Out<int32_t> rebalance(In<int64_t> indptr, In<int32_t> indices, In<int32_t> owner, int64_t num_parts,
-                       In2<double> load, In<double> limit) {
+                       In2<double> load, In<double> limit, std::optional<In<int32_t>> weight) {
     std::vector<int32_t> result;
     {
         nb::gil_scoped_release free;
-        const Neighbours graph = checked(indptr, indices);
+        if (weight && weight->size() != indices.size()) throw std::invalid_argument("weight must be [edges]");
+        const Neighbours graph = checked(indptr, indices, weight ? weight->data() : nullptr);
         result = checked_owner(owner, graph.rows, num_parts, 0);
         Parts parts = parts_for(graph.rows, num_parts, load, limit);
         rebalance_of(graph, parts, result);
@@ -389,5 +419,6 @@ void bind_partition(nb::module_& module) {
     module.def("community_order", &community_order, "indptr"_a, "indices"_a, "room"_a, "growth"_a, "rounds"_a);
     module.def("stream_partition", &stream_partition, "indptr"_a, "indices"_a, "order"_a, "owner"_a,
                "num_parts"_a, "load"_a, "limit"_a, "passes"_a);
-    module.def("rebalance", &rebalance, "indptr"_a, "indices"_a, "owner"_a, "num_parts"_a, "load"_a, "limit"_a);
+    module.def("rebalance", &rebalance, "indptr"_a, "indices"_a, "owner"_a, "num_parts"_a, "load"_a, "limit"_a,
+               "weight"_a = nb::none());
 }

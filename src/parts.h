@@ -91,14 +91,15 @@ struct Parts {
     }
 };
 
-// How many edges join a vertex to each part.
+// The edges that join a vertex to each part: how many, or what they weigh.
 struct Tally {
     std::vector<int32_t> of;   // [parts], all zero between vertices
     std::vector<int32_t> met;  // the parts that are not
 
     explicit Tally(int64_t parts) : of(parts, 0) {}
-    void count(int32_t part) {
-        if (of[part]++ == 0) met.push_back(part);
+    void count(int32_t part, int32_t weight = 1) {
+        if (of[part] == 0) met.push_back(part);
+        of[part] += weight;
     }
     void clear() {
         for (int32_t p : met) of[p] = 0;

@@ -75,6 +75,17 @@ def test_from_files_to_predictions(weft, files):
     assert "parts" in weft("inspect", "parts")[1]
 
 
+def test_parts_for_minibatches(weft):
+    options = ["--method", "presample", "--presample-epochs", 1, "--batch", 40, "--fanout", "4,-1"]
+    code, out, err = weft("partition", "synthetic:tiny", "--parts", 2, *options, "--out", "parts")
+    assert code == 0, err
+    for shown in (out, weft("inspect", "parts")[1]):
+        assert "batch 40, fan-out 4, all" in shown and "sampled edges cut" in shown and "in epoch 2" in shown
+    train = ["train", "--data", "parts", "--workers", 2, "--strategy", "batchgnn", "--model", "sage", "--epochs", 2]
+    code, _, err = weft(*train, "--run", "run", "--set", "sample.fanout=[4,4]", "--set", "model.layers=2")
+    assert code == 0, err
+
+
 def test_edges_of_several_kinds(weft, tmp_path):
     (tmp_path / "triples.csv").write_text(
         "head,relation,tail,since\nann,knows,bob,3\nbob,likes,ann,4\nann,likes,bob,5\n"
@@ -127,6 +138,11 @@ MISTAKES = [
     (["report", "missing"], "missing"),
     (["inspect", "nothing-like-it"], "nothing-like-it"),
     (["partition", "synthetic:tiny", "--parts", "2", "--method", "metsi", "--out", "p"], "metis"),
+    (["partition", "synthetic:tiny", "--parts", "2", "--fanout", "5", "--out", "p"], "for --method presample"),
+    (["partition", "synthetic:tiny", "--parts", "2", "--method", "presample", "--fanout", "few", "--out", "p"],
+     "15,10,5"),
+    (["partition", "synthetic:tiny", "--parts", "2", "--method", "presample", "--fanout", "5,0", "--out", "p"],
+     "-1 for all"),
     (["ingest", "missing.csv", "--out", "g"], "missing.csv"),
 ]  # fmt: skip
 

@@ -98,11 +98,21 @@ def partition(
     method: Annotated[
         str,
         typer.Option(
-            help="Of a graph: auto, metis (best cut), stream (one pass), random. Of edge files: auto or stream "
-            "(vertices join their neighbours), range (of ids, even in edges), hash (of ids)."
+            help="Of a graph: auto, metis (best cut), presample (METIS by what minibatches use; see below), stream "
+            "(one pass), community, random. Of edge files: auto or stream (vertices join their neighbours), range "
+            "(of ids, even in edges), hash (of ids)."
         ),
     ] = "auto",
     seed: Annotated[int, typer.Option(help="Of the method's choices.")] = 0,
+    presample_epochs: Annotated[
+        int | None, typer.Option(min=1, help="presample: epochs that are drawn and counted; 3 unless given.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="presample: training vertices of a minibatch; 1024 unless given.")
+    ] = None,
+    fanout: Annotated[
+        str | None, typer.Option(help="presample: neighbours drawn at each hop, -1: all; 15,10,5 unless given.")
+    ] = None,
     features: Annotated[
         Path | None, typer.Option(help="Edge files: .npy [N, F], float32 or float16, or bfloat16 as int16.")
     ] = None,
@@ -134,6 +144,14 @@ def partition(
 
     [dim]weft partition my-graph --parts 4 --out my-parts[/dim]
 
+    For training on minibatches, 'presample' draws those of a few epochs
+    first. An edge weighs as often as it is to be drawn, a vertex as much as
+    it makes workers compute and read; what is never drawn is cut for free.
+    Give the --batch, --fanout and --seed that you will train with; what the
+    next epoch's minibatches make of the parts is shown beside.
+
+    [dim]weft partition my-graph --parts 4 --method presample --fanout 15,10,5 --out my-parts[/dim]
+
     A graph that no process can hold is cut straight from its edge files:
     .npy ([2, E], [E, 2], or SRC.npy,DST.npy), .parquet or .csv with two
     columns, or a folder of such files. Vertices are numbered 0..N-1 (for
@@ -153,29 +171,56 @@ def partition(
         "undirected": undirected or None, "name": name, "workers": workers, "memory": memory,
     }  # fmt: skip
     given = {key: value for key, value in options.items() if value is not None}
+    minibatches = {"presample_epochs": presample_epochs, "batch": batch, "fanout": fanout}
+    drawn = {key: value for key, value in minibatches.items() if value is not None}
+    if drawn and method != "presample":
+        raise UserError(f"{_options(drawn)} is for --method presample: leave it out, or give that method")
     edges = find_edge_files(source)
     if edges:
         info = _partition_files(edges, parts, out, method, seed, overwrite, given)
     else:
-        info = _partition_graph(source, parts, out, method, seed, overwrite, given)
+        info = _partition_graph(source, parts, out, method, seed, overwrite, given, drawn)
     if os.environ.get("RANK", "0") == "0":
         print_rows(f"partition of {info.graph_name}", partition_rows(info))
         console.print(f"written to {out}", highlight=False, soft_wrap=True)
 
 
 def _partition_graph(
-    source: str, parts: int, out: Path, method: str, seed: int, overwrite: bool, given: dict[str, Any]
+    source: str,
+    parts: int,
+    out: Path,
+    method: str,
+    seed: int,
+    overwrite: bool,
+    given: dict[str, Any],
+    drawn: dict[str, Any],
 ) -> "PartitionInfo":
     from weft.prepare import partition as cut
+    from weft.sample import Presample
 
     if given:
-        names = ", ".join(f"--{key.replace('_', '-')}" for key in given)
         raise UserError(
-            f"{source} is no edge file, so that {names} cannot be given with it: leave that out, or give the edges as "
-            ".npy, .parquet or .csv"
+            f"{source} is no edge file, so that {_options(given)} cannot be given with it: leave that out, or give the "
+            "edges as .npy, .parquet or .csv"
         )
+    if "presample_epochs" in drawn:
+        drawn["epochs"] = drawn.pop("presample_epochs")
+    if "fanout" in drawn:
+        drawn["fanouts"] = _numbers("--fanout", drawn.pop("fanout"))
+    presample = Presample(**drawn)
     with console.status(f"cutting {source} into {parts} parts ({method})"):
-        return cut(source, parts, out, method, seed, overwrite)
+        return cut(source, parts, out, method, seed, overwrite, presample)
+
+
+def _options(given: dict[str, Any]) -> str:
+    return ", ".join(f"--{key.replace('_', '-')}" for key in given)
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise UserError(f"{option} {text} is not understood: give numbers with commas between them, 15,10,5") from None
 
 
 def _partition_files(

@@ -22,8 +22,11 @@ class PartitionConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: str = Field("auto", description="auto, metis, stream or random")
+    method: str = Field(
+        "auto", description="auto, metis, presample (by what the run's minibatches use), stream, community or random"
+    )
     parts: int | None = Field(None, ge=1, description="how many parts; one per worker unless set")
+    presample_epochs: int = Field(3, ge=1, description="epochs of minibatches that are drawn and counted (presample)")
 
 
 class RunConfig(BaseModel):

@@ -20,20 +20,33 @@ from weft.partition import (
     whole_shard,
     write_partition,
 )
-from weft.partition.methods import assign, choose_method
+from weft.partition.methods import PRESAMPLE, assign, choose_method
 from weft.partition.store import check_workers, has_several_labels, load_global_ids
+from weft.sample import Presample, fanouts_for, presampled
 
 PARTS = "parts"
 
 
 def partition(
-    graph: Graph | str, parts: int, out: Path | str, method: str = "auto", seed: int = 0, overwrite: bool = False
+    graph: Graph | str,
+    parts: int,
+    out: Path | str,
+    method: str = "auto",
+    seed: int = 0,
+    overwrite: bool = False,
+    presample: Presample | None = None,
 ) -> PartitionInfo:
-    """Cuts a graph into parts on disk, which workers load by themselves."""
+    """Cuts a graph into parts on disk, which workers load by themselves.
+
+    presample: the minibatches that method "presample" draws and counts; None: three epochs of its defaults.
+    """
     opened = graph if isinstance(graph, Graph) else open_graph(graph)
     if Path(out).exists() and not overwrite:  # before the long work
         raise UserError(f"{out} exists already: remove it, choose another --out, or pass --overwrite")
     method = choose_method(method)
+    if method == PRESAMPLE:
+        owner, forecast = presampled(opened, parts, seed, presample)
+        return write_partition(opened, owner, out, parts, method, seed, overwrite, forecast=forecast)
     owner = assign(opened, parts, method, seed)
     return write_partition(opened, owner, out, parts, method, seed, overwrite)
 
@@ -68,7 +81,25 @@ def prepare_data(config: RunConfig, run: Path, reuse: bool = False) -> None:
     if config.workers == 1 and config.partition.parts is None:
         shutil.rmtree(path, ignore_errors=True)  # of a run that is done again
         return
-    partition(config.data, parts, path, config.partition.method, config.seed, overwrite=True)
+    method = config.partition.method
+    presample = own_minibatches(config) if method == PRESAMPLE else None
+    partition(config.data, parts, path, method, config.seed, overwrite=True, presample=presample)
+
+
+def own_minibatches(config: RunConfig) -> Presample:
+    """The minibatches of a run's first epochs."""
+    if config.train.task == "links":
+        raise UserError(
+            "partition.method=presample counts minibatches of training vertices, and train.task=links has minibatches "
+            "of edges: use partition.method=metis"
+        )
+    return Presample(
+        epochs=config.partition.presample_epochs,
+        batch=config.sample.batch,
+        fanouts=fanouts_for(config.sample, config.model.layers),
+        method=config.sample.method,
+        split=config.train.split,
+    )
 
 
 def parts_folder(config: RunConfig, run: Path) -> Path | None:

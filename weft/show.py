@@ -69,6 +69,8 @@ def graph_rows(graph: Description) -> Rows:
 
 def partition_rows(info: PartitionInfo) -> Rows:
     rows = info.quality.rows()
+    if info.forecast is not None:
+        rows += info.forecast.rows()
     if info.num_relations:
         names = info.relation_names
         rows.append(("relations", str(info.num_relations) if names is None else _relations(names)))

@@ -20,6 +20,7 @@ from weft.config import RunConfig, make_config
 from weft.cost import best_of
 from weft.errors import UserError
 from weft.footprint import Load, explain_failure, ran_out, refuse_if_too_large
+from weft.graph.splits import known
 from weft.kernels import memory
 from weft.layers import BatchNorm, Layer, Stack, add_embedding, build_model
 from weft.partition import Shard, read_partition
@@ -34,7 +35,7 @@ from weft.train.links import Edges, HeldOut
 from weft.train.loop import WIRE, Outcome, Task, fit
 from weft.train.machine import describe_machine, peak_rss_bytes
 from weft.train.minibatches import MakeSource, make_minibatches
-from weft.train.objective import Vertices, input_rows, known
+from weft.train.objective import Vertices, input_rows
 from weft.train.runfolder import RunFolder
 from weft.train.trace import Trace, merge_files
 

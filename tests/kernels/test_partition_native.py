@@ -119,6 +119,29 @@ def test_rebalance_meets_a_limit_that_can_be_met(csr: Csr, parts: int, data: st.
         assert (moved == owner).all(), "what is balanced stays as it is"
 
 
+@settings(max_examples=150, deadline=None)
+@given(csrs(), st.integers(2, 4), st.data())
+def test_a_weight_is_so_many_edges(csr: Csr, parts: int, data: st.DataObject) -> None:
+    num_nodes, num_edges = len(csr[0]) - 1, len(csr[1])
+    weight = np.array(data.draw(st.lists(st.integers(1, 4), min_size=num_edges, max_size=num_edges)), np.int32)
+    owner = np.zeros(num_nodes, np.int32)
+    limit = np.array([float(-(-num_nodes // parts))])
+    rows = np.repeat(np.repeat(np.arange(num_nodes), np.diff(csr[0])), weight)
+    repeated = csr_of(num_nodes, list(zip(np.repeat(csr[1], weight).tolist(), rows.tolist(), strict=True)))
+    load = np.ones((num_nodes, 1))
+    moved = native.rebalance(*csr, owner, parts, load, limit, weight)
+    assert (moved == native.rebalance(*repeated, owner, parts, load, limit)).all()
+
+
+def test_those_outside_the_order_stay() -> None:
+    csr, block = planted(4, 50)
+    owner = np.where(np.arange(200) < 150, block, -1).astype(np.int32)
+    load, limit = np.ones((200, 1)), np.array([60.0])
+    found = native.stream_partition(*csr, np.arange(150, 200), owner, 4, load, limit, 1)
+    assert (found[:150] == block[:150]).all()
+    assert (found[150:] == block[150:]).mean() > 0.9
+
+
 @pytest.mark.parametrize(
     ("indptr", "indices"),
     [([0, 1, 2], [0, 2]), ([0, 1, 2], [0, -1]), ([0, 2, 1], [0, 1]), ([0, 1, 3], [0, 1]), ([], [])],
@@ -133,9 +156,13 @@ def test_broken_arguments_are_refused() -> None:
     csr = csr_of(3, [(0, 1)])
     load, limit, owner = np.ones((3, 1)), np.ones(1), np.zeros(3, np.int32)
     order = np.arange(3)
-    for wrong in (np.array([0, 1, 1]), np.array([0, 1]), np.array([0, 1, 3])):
+    for wrong in (np.array([0, 1, 1]), np.array([0, 1, 3])):
         with pytest.raises(ValueError, match="permutation"):
             native.stream_partition(*csr, wrong, owner, 2, load, limit, 1)
+    with pytest.raises(ValueError, match="leaves out"):
+        native.stream_partition(*csr, np.array([0, 1]), owner - 1, 2, load, limit, 1)
+    with pytest.raises(ValueError, match="weight"):
+        native.rebalance(*csr, owner, 2, load, limit, np.ones(2, np.int32))
     with pytest.raises(ValueError, match="unknown part"):
         native.rebalance(*csr, owner + 2, 2, load, limit)
     with pytest.raises(ValueError, match="load"):

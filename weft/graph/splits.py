@@ -52,6 +52,11 @@ def parse_split(graph: Graph, spec: str) -> Graph:
     raise UserError(f"split '{spec}' is not understood: write random:0.6,0.2@SEED or planetoid@SEED, or a file")
 
 
+def known(y: Tensor) -> Tensor:
+    """Which vertices have a target, bool [N]."""
+    return (y >= 0).any(1) if y.dim() == 2 else y >= 0
+
+
 def _labelled(graph: Graph) -> Array:
     if graph.y is None:
         return np.arange(graph.num_nodes)

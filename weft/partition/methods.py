@@ -1,4 +1,7 @@
-"""Who owns which vertex: random, stream (one native pass), community (a native cut of the locality order), metis."""
+"""Who owns which vertex: random, stream (one native pass), community (a native cut of the locality order), metis.
+
+One more, presample, cuts by what minibatches use of the graph: see presample.py.
+"""
 
 import importlib.util
 import math
@@ -18,13 +21,15 @@ from weft.partition.order import community_order
 from weft.partition.quality import train_count
 
 AUTO = "auto"
+PRESAMPLE = "presample"  # no entry of METHODS, since minibatches are drawn by what is built upon partitions
 
 
 @dataclass(frozen=True)
 class Balance:
     """How much larger than the mean the largest part may be, in vertices, in-edges, training vertices.
 
-    Kept to by `metis` and `stream` as far as single vertices allow (one vertex can have more edges than fit).
+    Kept to by `metis` and `stream` as far as single vertices allow (one vertex can have more edges than fit), and by
+    `presample`, for which `edges` bounds the work that minibatches cause instead of the in-edges.
     """
 
     nodes: float = 1.05
@@ -43,6 +48,8 @@ def assign(
     if parts < 1:
         raise UserError(f"{parts} parts were asked for: a graph is cut into 1 part or more")
     method = choose_method(method)
+    if method == PRESAMPLE:
+        raise UserError("method 'presample' draws minibatches before it assigns: use weft.partition")
     if parts == 1:
         return torch.zeros(graph.num_nodes, dtype=torch.int32)
     return METHODS[method](graph, parts, seed, balance or Balance())
@@ -54,8 +61,8 @@ def choose_method(method: str) -> str:
         if importlib.util.find_spec("pymetis"):
             return "metis"
         return "community" if native_available else "random"
-    if method not in METHODS:
-        raise unknown("partition method", method, [AUTO, *METHODS])
+    if method not in METHODS and method != PRESAMPLE:
+        raise unknown("partition method", method, [AUTO, PRESAMPLE, *METHODS])
     return method
 
 
@@ -113,10 +120,13 @@ def balanced_metis_owner(graph: Graph, parts: int, seed: int, balance: Balance) 
     return torch.from_numpy(native.rebalance(indptr, indices, owner.numpy(), parts, load, limit))
 
 
-def loads(graph: Graph, parts: int, balance: Balance) -> tuple[Array, Array]:
-    """What each vertex weighs, float64 [N, 3] (itself, in-edges, training), and what a part may hold [3]."""
-    degrees = graph.adjacency.degrees().double()
-    load = torch.stack([torch.ones_like(degrees), degrees, train_count(graph)], dim=1).numpy()
+def loads(graph: Graph, parts: int, balance: Balance, work: Tensor | None = None) -> tuple[Array, Array]:
+    """What each vertex weighs, float64 [N, 3] (itself, work, training), and what a part may hold [3].
+
+    work: float64 [N]; None: in-edges.
+    """
+    work = graph.adjacency.degrees().double() if work is None else work
+    load = torch.stack([torch.ones_like(work), work, train_count(graph)], dim=1).numpy()
     return load, limits(load.sum(0).tolist(), parts, balance)
 
 

@@ -21,30 +21,42 @@ WEIGHT_SCALE = 100  # a mean vertex weighs this much per kind of load
 SPREAD = 0.1  # the share of vertices that must carry a kind of load for METIS to see it
 
 
-def metis_owner(adjacency: CSR, parts: int, seed: int, load: Array) -> Tensor:
-    """The part of every vertex, int32 [N]. load: float64 [N, K], each kind of which counts alike in all."""
+def check_pymetis(method: str = "metis") -> None:
     if importlib.util.find_spec("pymetis") is None:
-        raise UserError("method 'metis' needs pymetis: run `pip install 'weft[partition]'`, or use method 'stream'")
+        raise UserError(f"method '{method}' needs pymetis: run `pip install 'weft[partition]'`, or use method 'stream'")
+
+
+def metis_owner(
+    adjacency: CSR, parts: int, seed: int, load: Array, edge_weight: Array | None = None, tries: int = 1
+) -> Tensor:
+    """The part of every vertex, int32 [N]. load: float64 [N, K], each kind of which counts alike in all.
+
+    edge_weight: int32 [E], positive, what it costs to cut each edge; None: 1. tries: cuts of which the best is taken.
+    """
+    check_pymetis()
     with tempfile.TemporaryDirectory(prefix="weft-metis-") as name:
         folder = Path(name)
-        graph = symmetric_simple(adjacency)
+        graph = symmetric_simple(adjacency, edge_weight)
         np.save(folder / "indptr.npy", graph.indptr.astype(np.int64))
         np.save(folder / "indices.npy", graph.indices.astype(np.int64))
         np.save(folder / "edge_weight.npy", graph.data.astype(np.int64))
         np.save(folder / "weight.npy", combined_weight(load))
         del graph  # METIS needs the memory more
-        _run(folder, parts, seed)
+        _run(folder, parts, seed, tries)
         owner = np.load(folder / "owner.npy", allow_pickle=False)
     if owner.shape != (adjacency.num_rows,) or owner.min() < 0 or owner.max() >= parts:
         raise UserError("METIS answered with an assignment that is none: use method 'stream'")
     return torch.from_numpy(owner.astype(np.int32))
 
 
-def symmetric_simple(adjacency: CSR) -> scipy.sparse.csr_array:
-    """The undirected graph without self-loops that METIS wants; values: how many directed edges each stands for."""
+def symmetric_simple(adjacency: CSR, edge_weight: Array | None = None) -> scipy.sparse.csr_array:
+    """The undirected graph without self-loops that METIS wants; values: what the directed edges of each weigh in all.
+
+    edge_weight: int32 [E]; None: every edge weighs 1.
+    """
     size = (adjacency.num_rows, adjacency.num_rows)
-    ones = np.ones(adjacency.num_edges, np.int32)
-    directed = scipy.sparse.csr_array((ones, adjacency.indices.numpy(), adjacency.indptr.numpy()), shape=size)
+    weight = np.ones(adjacency.num_edges, np.int32) if edge_weight is None else edge_weight
+    directed = scipy.sparse.csr_array((weight, adjacency.indices.numpy(), adjacency.indptr.numpy()), shape=size)
     both = scipy.sparse.csr_array(directed + directed.T)
     both.sum_duplicates()
     rows = np.repeat(np.arange(both.shape[0]), np.diff(both.indptr))
@@ -65,9 +77,9 @@ def combined_weight(load: Array) -> Array:
     return weight
 
 
-def _run(folder: Path, parts: int, seed: int) -> None:
+def _run(folder: Path, parts: int, seed: int, tries: int) -> None:
     # -P: the script's own folder is no place to import from
-    command = [sys.executable, "-P", str(PROCESS), str(folder), str(parts), str(seed)]
+    command = [sys.executable, "-P", str(PROCESS), str(folder), *map(str, (parts, seed, tries))]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode == 0:
         return

@@ -12,7 +12,7 @@ UNEVEN_PER_MILLE = 30  # METIS' ufactor: how much a part may exceed the mean
 
 
 def main() -> None:
-    folder, parts, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    folder, (parts, seed, tries) = Path(sys.argv[1]), map(int, sys.argv[2:])
     dtype = pymetis.zero_copy_dtype()
 
     def read(name: str) -> Integers:
@@ -22,7 +22,7 @@ def main() -> None:
         array = array.astype(dtype, copy=False)
         return array
 
-    options = pymetis.Options(seed=seed % 2**31, ufactor=UNEVEN_PER_MILLE)
+    options = pymetis.Options(seed=seed % 2**31, ufactor=UNEVEN_PER_MILLE, ncuts=tries)
     result = pymetis.part_graph(
         parts,
         pymetis.CSRAdjacency(read("indptr"), read("indices")),

@@ -25,6 +25,7 @@ from weft.graph.graph import CSR, EDGE_DATA, Graph
 from weft.graph.progress import progress
 from weft.kernels import memory
 from weft.partition.merge import merge_parts
+from weft.partition.presample import Forecast
 from weft.partition.quality import PartCounts, Quality, train_count
 from weft.partition.shard import Edges, Placement, Shard, cut_rows, place
 
@@ -55,6 +56,7 @@ class PartitionInfo(BaseModel):
     num_edge_features: int = 0
     parts: tuple[PartCounts, ...]
     part_manifests: tuple[str, ...]  # sha256
+    forecast: Forecast | None = None  # where minibatches were drawn before the graph was cut
 
     @property
     def num_parts(self) -> int:
@@ -89,6 +91,7 @@ def write_partition(
     seed: int = 0,
     overwrite: bool = False,
     reorder: bool | None = None,
+    forecast: Forecast | None = None,
 ) -> PartitionInfo:
     """Cuts the graph by owner (int [N]) into a folder; `num_parts` None: the largest part number plus one."""
     if num_parts is None:
@@ -125,6 +128,7 @@ def write_partition(
             num_edge_features=graph.num_edge_features,
             parts=_count_parts(graph, owner, placement, torch.stack(halo_counts), cut_edges),
             part_manifests=tuple(sha256_of(folder.temporary / part_name(part) / MANIFEST) for part in range(num_parts)),
+            forecast=forecast,
         )
         folder.meta = info.model_dump(mode="json")
     return info

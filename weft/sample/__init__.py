@@ -3,6 +3,7 @@
 from weft.sample.batch import Batch, Hop
 from weft.sample.edges import Standing
 from weft.sample.plan import Macro, Minibatches, Needs, Plan, Planner, SampleConfig, fanouts_for
+from weft.sample.presample import Presample, presampled
 from weft.sample.sampler import Sampler
 from weft.sample.seeds import Links, Seeds, Source
 from weft.sample.store import Counts, Features, Store
@@ -18,6 +19,7 @@ __all__ = [
     "Needs",
     "Plan",
     "Planner",
+    "Presample",
     "SampleConfig",
     "Sampler",
     "Seeds",
@@ -25,4 +27,5 @@ __all__ = [
     "Standing",
     "Store",
     "fanouts_for",
+    "presampled",
 ]

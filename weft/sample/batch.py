@@ -34,6 +34,7 @@ class Hop:
     fanout: int  # negative: all
     method: Method
     away: Away | None = None
+    positions: Tensor | None = None  # int64 [S], where each edge stands among all, where told
 
     @property
     def num_in(self) -> int:

@@ -26,6 +26,7 @@ class Drawn:
     sources: Tensor  # int32 [S]
     edge_data: dict[str, Tensor]
     facts: dict[str, Tensor]  # of each vertex, [R]: degrees, ids, and where edges have weights, weight_sums, ...
+    positions: Tensor | None = None  # int64 [S], where one worker is asked where its edges stand
 
     def rows(self, first: int, end: int) -> "Drawn":
         """Those of some vertices that follow one another."""
@@ -35,6 +36,7 @@ class Drawn:
             self.sources[low:high],
             {name: data[low:high] for name, data in self.edge_data.items()},
             {name: fact[first:end] for name, fact in self.facts.items()},
+            None if self.positions is None else self.positions[low:high],
         )
 
 
@@ -51,8 +53,14 @@ class Sampler:
         seed: int,
         loops_apart: bool,
         dependent: int = 1,
+        positions: bool = False,
     ) -> None:
-        """`dependent`: so many steps that follow one another draw alike."""
+        """`dependent`: so many steps that follow one another draw alike.
+
+        `positions`: hops tell where their edges stand among this worker's, which must be the only one.
+        """
+        assert not positions or comm.num_workers == 1
+        self._positions = positions
         self.standing, self.comm, self.fanouts, self.method, self._seed = standing, comm, tuple(fanouts), method, seed
         self._dependent = dependent
         self.neighbours = Neighbours(shard, self.standing, loops_apart)
@@ -123,7 +131,7 @@ class Sampler:
     def _hop(self, drawn: Drawn, csr: CSR, fanout: int, away: Away | None = None) -> Hop:
         facts = drawn.facts
         known = facts["degrees"], facts.get("weight_sums"), facts.get("loop_weight")
-        return Hop(csr, *known, self._loops_inside, fanout, self.method, away)
+        return Hop(csr, *known, self._loops_inside, fanout, self.method, away, drawn.positions)
 
     def _drawn(self, nodes: Tensor, bounds: Tensor, keys: Tensor, fanout: int) -> Drawn:
         """In-edges of vertices wherever they are; minibatch m's are those from bounds[m] on."""
@@ -145,10 +153,12 @@ class Sampler:
     def _own(self, rows: Tensor, bounds: Tensor, keys: Tensor, fanout: int) -> Drawn:
         """In-edges of own vertices; sources are own rows, and after those the halo's."""
         carried = self.neighbours.csr.edge_data
-        drawn = sample(self.neighbours.edges, rows, bounds, keys, fanout, self.method, positions=bool(carried))
+        told = bool(carried) or self._positions
+        drawn = sample(self.neighbours.edges, rows, bounds, keys, fanout, self.method, positions=told)
         data = {} if drawn.positions is None else {name: gather(all, drawn.positions) for name, all in carried.items()}
         facts = {name: gather(fact, rows) for name, fact in self._facts.items()}
-        return Drawn(drawn.indptr, drawn.columns, data, {"degrees": drawn.degrees, **facts})
+        positions = drawn.positions if self._positions else None
+        return Drawn(drawn.indptr, drawn.columns, data, {"degrees": drawn.degrees, **facts}, positions)
 
     def _send_back(self, drawn: Drawn, rows_to: Tensor, rows_from: Tensor) -> Drawn:
         """What was drawn for each worker goes there; what was drawn for this one comes, in the order of workers."""

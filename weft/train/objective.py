@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from weft.aggregate import GraphView
 from weft.errors import UserError
+from weft.graph.splits import known
 from weft.sample import SampleConfig
 from weft.train.evaluate import choose_metric, pick_masks, predict, score
 from weft.train.loss import GlobalLoss
@@ -104,8 +105,3 @@ def targets(view: GraphView, config: TrainConfig) -> tuple[Tensor, dict[str, Ten
     if "train" not in masks:
         raise UserError(f"{shard.graph_name} has no training vertices: ingest it with a split")
     return shard.y, masks
-
-
-def known(y: Tensor) -> Tensor:
-    """Which vertices have a target, bool [N]."""
-    return (y >= 0).any(1) if y.dim() == 2 else y >= 0
