@@ -12,6 +12,7 @@ from weft.config import RunConfig, make_config, merge
 from weft.cost import Option, Speeds, best_of, full_options, measure_speeds, minibatch_options, shape_of
 from weft.errors import UserError
 from weft.footprint import Load, memory_limit
+from weft.graph.splits import known
 from weft.layers import Layer, Stack
 from weft.partition import Shard
 from weft.sample import Features, Standing
@@ -19,7 +20,6 @@ from weft.sample.count import Counter
 from weft.strategy import PRESETS
 from weft.train.evaluate import pick_masks
 from weft.train.minibatches import needs_of, vertex_seeds
-from weft.train.objective import known
 
 
 def weigh(
