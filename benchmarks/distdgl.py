@@ -59,6 +59,7 @@ def same_parts(parts: Path, graph: Graph, batch: int) -> tuple[Tensor, Tensor]:
     shares = [row.numel() * wanted // found for row in rows]
     shares[0] += wanted - sum(shares)
     for row, share in zip(rows, shares, strict=True):
+        assert share <= row.numel(), "the graph has too few training vertices"
         seeds[row[:share]] = True
     return owner, seeds
 
@@ -297,7 +298,7 @@ def main() -> int:
         bench.note(reason)
         return 1
     spec, batch = (
-        ("synthetic:products?nodes=60000", BATCH // 4) if bench.options.quick else ("synthetic:products", BATCH)
+        ("synthetic:products?nodes=60000", BATCH // 8) if bench.options.quick else ("synthetic:products", BATCH)
     )
     with tempfile.TemporaryDirectory() as folder, hosts_on_a_switch(WORKERS) as hosts:
         classes = prepare(spec, batch, Path(folder))
