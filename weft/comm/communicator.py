@@ -25,6 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from weft.comm.failure import Reports, patience_seconds
 from weft.comm.process import report_step
+from weft.comm.turns import WORTHWHILE_BYTES, Turn, Turns, Waitable
 from weft.errors import UserError, WorkerLost, unknown
 
 KINDS = ("ids", "topology", "features", "hidden_forward", "hidden_backward", "gradients", "control")
@@ -98,6 +99,7 @@ class Communicator:
         # flight cannot mix, and workers that have nothing to say to each other need not keep in step.
         self._sent_count = [0] * num_workers
         self._received_count = [0] * num_workers
+        self._turns: Turns | None = None
         self.flat_gradients: dict[tuple[int, ...], Tensor] = {}  # kept by all_reduce_gradients
 
     @classmethod
@@ -183,13 +185,40 @@ class Communicator:
                 if inward:
                     pending._receives.setdefault(peer, works)
             return
+        takes_turns = (
+            self.num_workers > 2
+            and self.backend == "gloo"
+            and sum(data.numel() for _, data in sends) >= WORTHWHILE_BYTES
+        )
+        later: dict[int, list[Callable[[], Any]]] = {}
         for inward, peer, chunk, number in ops:
             begin: Callable[..., Any] = dist.irecv if inward else dist.isend
-            verb = "receiving" if inward else "sending"
             # Gloo keeps high tags for its collectives; 2^24 messages between two workers are never in flight at once.
             start = partial(begin, chunk, peer, group=self._group, tag=number % (1 << 24))
+            if takes_turns and not inward:
+                later.setdefault(peer, []).append(start)
+                continue
+            verb = "receiving" if inward else "sending"
             work = self._guard(start, f"{verb} {pending._what}", peer)
             (pending._receives if inward else pending._sends).setdefault(peer, []).append(work)
+        if takes_turns:
+            self._start_turns(pending, later)
+
+    def _start_turns(self, pending: Pending, sends: dict[int, list[Callable[[], Any]]]) -> None:
+        """Leaves the messages to a thread that sends them one after another, first to the next worker."""
+        if self._turns is None:
+            self._turns = Turns()
+        turns = []
+        for ahead in range(1, self.num_workers):
+            to, by = (self.worker + ahead) % self.num_workers, (self.worker - ahead) % self.num_workers
+            starts = sends.get(to, [])
+            turn = Turn(starts, pending._receives.get(by, []))
+            if by in pending._receives:
+                pending._receives[by] = [Waitable(turn.wait_received)]
+            if starts:
+                pending._sends[to] = [Waitable(turn.wait_sent)]
+            turns.append(turn)
+        self._turns.start(turns, timedelta(seconds=self._wait_limit))
 
     # -- collectives --------------------------------------------------------------------------------------------
 
@@ -274,8 +303,7 @@ class Communicator:
 
     def _wait(self, work: Any, operation: str, peer: int | None = None) -> None:
         started = time.perf_counter_ns()
-        # The survivors' asking around who is missing is part of the deadline.
-        limit = self.deadline_seconds - patience_seconds(self.deadline_seconds)
+        limit = self._wait_limit
         if self.backend == "mpi":  # its wait knows no timeout
             self._guard(lambda: _poll(work, limit), operation, peer)
         self._guard(lambda: work.wait(timedelta(seconds=limit)), operation, peer)
@@ -283,6 +311,11 @@ class Communicator:
         self.waited_seconds += (ended - started) / 1e9
         if self.on_wait is not None:
             self.on_wait(operation, started, ended)
+
+    @property
+    def _wait_limit(self) -> float:
+        """Seconds of one wait: the survivors' asking around who is missing is part of the deadline."""
+        return self.deadline_seconds - patience_seconds(self.deadline_seconds)
 
     def _guard(self, action: Callable[[], T], operation: str, peer: int | None = None) -> T:
         try:
