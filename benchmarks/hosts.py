@@ -1,6 +1,7 @@
 """Several hosts on one machine: network namespaces on a switch, each behind a link of a stated bandwidth.
 
-Needs root and iproute2. Only names that this module has made are touched, and they are gone at the end.
+Needs root and iproute2. Only names that this module has made are touched, and they are gone at the end. All hosts use
+TCP's plain congestion control (reno), whatever this machine prefers: bbr, for one, leaves a fifth of such a link unused.
 """
 
 import json
@@ -101,6 +102,7 @@ def hosts_on_a_switch(count: int) -> Iterator[Hosts]:
             _run("ip", "-n", name, "addr", "add", f"{hosts.address(number)}/24", "dev", "eth0")
             _run("ip", "-n", name, "link", "set", "eth0", "up")
             _run("ip", "-n", name, "link", "set", "lo", "up")
+            _run("ip", "netns", "exec", name, "sh", "-c", "echo reno > /proc/sys/net/ipv4/tcp_congestion_control")
         yield hosts
     finally:
         for process in hosts.processes:

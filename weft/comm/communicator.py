@@ -185,39 +185,34 @@ class Communicator:
                 if inward:
                     pending._receives.setdefault(peer, works)
             return
-        takes_turns = (
-            self.num_workers > 2
-            and self.backend == "gloo"
-            and sum(data.numel() for _, data in sends) >= WORTHWHILE_BYTES
-        )
-        later: dict[int, list[Callable[[], Any]]] = {}
+        starts: dict[tuple[bool, int], list[Callable[[], Any]]] = {}
         for inward, peer, chunk, number in ops:
             begin: Callable[..., Any] = dist.irecv if inward else dist.isend
             # Gloo keeps high tags for its collectives; 2^24 messages between two workers are never in flight at once.
             start = partial(begin, chunk, peer, group=self._group, tag=number % (1 << 24))
-            if takes_turns and not inward:
-                later.setdefault(peer, []).append(start)
-                continue
-            verb = "receiving" if inward else "sending"
-            work = self._guard(start, f"{verb} {pending._what}", peer)
-            (pending._receives if inward else pending._sends).setdefault(peer, []).append(work)
-        if takes_turns:
-            self._start_turns(pending, later)
+            starts.setdefault((inward, peer), []).append(start)
+        size = max(sum(data.numel() for _, data in messages) for messages in (receives, sends))
+        if self.num_workers > 2 and self.backend == "gloo" and size >= WORTHWHILE_BYTES:
+            self._take_turns(pending, starts)
+            return
+        for (inward, peer), begins in starts.items():
+            what = f"{'receiving' if inward else 'sending'} {pending._what}"
+            works = [self._guard(begin, what, peer) for begin in begins]
+            (pending._receives if inward else pending._sends)[peer] = works
 
-    def _start_turns(self, pending: Pending, sends: dict[int, list[Callable[[], Any]]]) -> None:
-        """Leaves the messages to a thread that sends them one after another, first to the next worker."""
-        if self._turns is None:
-            self._turns = Turns()
+    def _take_turns(self, pending: Pending, starts: dict[tuple[bool, int], list[Callable[[], Any]]]) -> None:
+        """Leaves messages to a thread that starts them turn by turn, first to the next worker."""
         turns = []
         for ahead in range(1, self.num_workers):
             to, by = (self.worker + ahead) % self.num_workers, (self.worker - ahead) % self.num_workers
-            starts = sends.get(to, [])
-            turn = Turn(starts, pending._receives.get(by, []))
-            if by in pending._receives:
+            turn = Turn(starts.get((True, by), []), starts.get((False, to), []))
+            if turn.receives:
                 pending._receives[by] = [Waitable(turn.wait_received)]
-            if starts:
+            if turn.sends:
                 pending._sends[to] = [Waitable(turn.wait_sent)]
             turns.append(turn)
+        if self._turns is None:
+            self._turns = Turns()
         self._turns.start(turns, timedelta(seconds=self._wait_limit))
 
     # -- collectives --------------------------------------------------------------------------------------------

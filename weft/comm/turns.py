@@ -24,18 +24,19 @@ class Waitable(NamedTuple):
 class Turn:
     """A message to one peer and one from another."""
 
-    def __init__(self, sends: Sequence[Callable[[], Any]], receives: Sequence[Any]) -> None:
-        self._sends, self._receives = sends, receives
+    def __init__(self, receives: Sequence[Callable[[], Any]], sends: Sequence[Callable[[], Any]]) -> None:
+        self.receives, self.sends = receives, sends
         self._sent, self._received = threading.Event(), threading.Event()
         self.error: RuntimeError | None = None
 
     def take(self, timeout: timedelta) -> None:
         try:
-            works = [send() for send in self._sends]
-            for work in self._receives:
+            # Gloo sends nothing before the other side receives, so a turn's messages wait for both ends' turn.
+            arriving, leaving = [begin() for begin in self.receives], [begin() for begin in self.sends]
+            for work in arriving:
                 work.wait(timeout)
             self._received.set()
-            for work in works:
+            for work in leaving:
                 work.wait(timeout)
             self._sent.set()
         except RuntimeError as error:
