@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.blocks import BlockLayers, dgl_graph, load_dgl
 from benchmarks.harness import Bench, parse, tuned_allocator
-from benchmarks.hosts import Hosts, ask, hosts_on_a_switch, start_workers, why_not
+from benchmarks.hosts import Hosts, ask, hosts_on_a_switch, start_workers
 from benchmarks.macrobatch import BATCH, FANOUT, MODEL, STEPS, WORKERS, cases
 from weft.graph import Graph, open_graph
 from weft.partition import load_shard
@@ -293,10 +293,6 @@ def main() -> int:
         return 0
     tuned_allocator()
     bench = Bench("distdgl", parse(__doc__))
-    reason = why_not()
-    if reason is not None:
-        bench.note(reason)
-        return 1
     spec, batch = (
         ("synthetic:products?nodes=60000", BATCH // 8) if bench.options.quick else ("synthetic:products", BATCH)
     )

@@ -1,7 +1,7 @@
 """Several hosts on one machine: network namespaces on a switch, each behind a link of a stated bandwidth.
 
 Needs root and iproute2. Only names that this module has made are touched, and they are gone at the end. All hosts use
-TCP's plain congestion control (reno), whatever this machine prefers: bbr, for one, leaves a fifth of such a link unused.
+TCP's plain congestion control (reno), whatever this machine prefers: bbr, for one, leaves a fifth of such links idle.
 """
 
 import json
@@ -10,12 +10,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from weft.prepare import partition
 
 ROOT = Path(__file__).parents[1]
 PORT = 29400  # of the rendezvous, in a namespace of its own
@@ -86,7 +89,21 @@ def start_workers(hosts: Hosts, module: str, *arguments: str) -> list[subprocess
 
 
 @contextmanager
+def workers_behind_links(
+    count: int, module: str, graph: str, method: str = "auto"
+) -> Iterator[tuple[Hosts, list[Any]]]:
+    """Hosts, and a worker on each that is handed the parts of a graph and then answers questions (see `ask`)."""
+    with tempfile.TemporaryDirectory() as folder, hosts_on_a_switch(count) as hosts:
+        parts = Path(folder) / "parts"
+        partition(graph, count, parts, method)
+        yield hosts, start_workers(hosts, module, str(parts))
+
+
+@contextmanager
 def hosts_on_a_switch(count: int) -> Iterator[Hosts]:
+    reason = why_not()
+    if reason is not None:
+        sys.exit(reason)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what follows is undone then, too
     tag = uuid.uuid4().hex[:6]
     hosts = Hosts(f"weft{tag}s", [f"weft{tag}{number}" for number in range(count)])

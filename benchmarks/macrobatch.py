@@ -8,13 +8,10 @@ step over all workers, 16 steps an epoch. The base fetches for each minibatch by
 nothing ahead, as DistDGL does. All cases run in the same processes, one after another; the first epoch is not counted.
 """
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Bench, parse
-from benchmarks.hosts import ask, hosts_on_a_switch, start_workers, why_not
-from weft.prepare import partition
+from benchmarks.hosts import ask, workers_behind_links
 
 WORKERS, STEPS, BATCH, FANOUT = 4, 16, 2048, [15, 10, 5]
 MODEL = {"name": "sage", "layers": 3, "hidden": 256}
@@ -73,16 +70,9 @@ def sweep(bench: Bench, workers: list[Any], batch: int, where: str, megabits: fl
 
 def main() -> int:
     bench = Bench("macrobatch", parse(__doc__))
-    reason = why_not()
-    if reason is not None:
-        bench.note(reason)
-        return 1
     quick = bench.options.quick
-    with tempfile.TemporaryDirectory() as folder, hosts_on_a_switch(WORKERS) as hosts:
-        parts = Path(folder) / "parts"
-        partition("synthetic:products?nodes=60000" if quick else "synthetic:products", WORKERS, parts, "community")
-        batch = BATCH // 8 if quick else BATCH
-        workers = start_workers(hosts, "benchmarks.shaped", str(parts))
+    graph, batch = ("synthetic:products?nodes=60000", BATCH // 8) if quick else ("synthetic:products", BATCH)
+    with workers_behind_links(WORKERS, "benchmarks.shaped", graph, "community") as (hosts, workers):
         for megabits in (300.0,) if quick else BANDWIDTHS:
             where = "unshaped" if megabits is None else f"{megabits:g} Mb/s"
             if bench.wanted(where):

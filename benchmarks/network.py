@@ -17,7 +17,6 @@ elsewhere no form of rows could make an epoch 3.01 times as fast.
 import json
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,13 @@ from typing import Any
 import torch
 
 from benchmarks.harness import Bench, parse
-from benchmarks.hosts import Hosts, ask, hosts_on_a_switch, start_workers, why_not
+from benchmarks.hosts import Hosts, ask, workers_behind_links
 from weft.aggregate import GraphView, Schedule, format_named, order_for_overlap
 from weft.aggregate.late import nothing_is_late
 from weft.aggregate.wire import Adaptive
 from weft.comm import Communicator, all_reduce_gradients, open_communicator
 from weft.layers import ModelConfig, build_model
 from weft.partition import load_shard
-from weft.prepare import partition
 from weft.train.loss import GlobalLoss
 
 WORKERS, CORES = 4, 2
@@ -192,15 +190,9 @@ def main() -> int:
         serve(Path(sys.argv[2]))
         return 0
     bench = Bench("network", parse(__doc__, plots=True))
-    reason = why_not()
-    if reason is not None:
-        bench.note(reason)
-        return 1
     quick = bench.options.quick
-    with tempfile.TemporaryDirectory() as folder, hosts_on_a_switch(WORKERS) as hosts:
-        parts = Path(folder) / "parts"
-        partition("synthetic:arxiv?nodes=16934" if quick else "synthetic:arxiv", WORKERS, parts)
-        workers = start_workers(hosts, "benchmarks.network", str(parts))
+    graph = "synthetic:arxiv?nodes=16934" if quick else "synthetic:arxiv"
+    with workers_behind_links(WORKERS, "benchmarks.network", graph) as (hosts, workers):
         for name in MODELS:
             if bench.wanted(name) and not (quick and name == "sage"):
                 sweep(bench, hosts, workers, name, (100.0, None) if quick else BANDWIDTHS[name])

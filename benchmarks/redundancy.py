@@ -22,7 +22,7 @@ from weft.comm import Communicator
 from weft.graph import Graph, open_graph
 from weft.kernels.sampling import Method
 from weft.partition import assign, whole_shard
-from weft.sample import Batch, Presample, Sampler, Seeds, Standing, presampled
+from weft.sample import Batch, Drawing, Presample, Sampler, Seeds, Standing, presampled
 
 WORKERS, STEPS, FANOUT, HIDDEN = 4, 8, (10, 10, 10), 256
 TOGETHER = 8
@@ -51,7 +51,7 @@ class Minibatches:
         rows = (mask if mask.dim() == 1 else mask[0]).nonzero().squeeze(1)
         self.seeds = Seeds(rows, shard.global_ids, batch, 0, comm, 0)
         self.steps = range(min(STEPS, self.seeds.steps))
-        self._sampler = Sampler(shard, standing, comm, FANOUT, method, 0, False, dependent)
+        self._sampler = Sampler(shard, standing, comm, Drawing(tuple(FANOUT), method, 0, dependent=dependent))
 
     def shared(self) -> list[Batch]:
         return [self._draw(step, self.seeds.nodes(1, step)) for step in self.steps]

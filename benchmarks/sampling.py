@@ -16,7 +16,7 @@ from benchmarks.harness import Bench, parse, tuned_allocator
 from weft.comm import Communicator
 from weft.graph import Graph, open_graph
 from weft.partition import whole_shard
-from weft.sample import Features, Sampler, Standing, Store
+from weft.sample import Drawing, Features, Sampler, Standing, Store
 from weft.sample.store import Column
 
 THREADS = 2
@@ -43,7 +43,7 @@ class Side:
 def ours(graph: Graph, features: bool) -> Side:
     shard = whole_shard(graph)
     comm = Communicator.alone()
-    sampler = Sampler(shard, Standing(shard, comm), comm, FANOUT, "neighbour", 0, loops_apart=False)
+    sampler = Sampler(shard, Standing(shard, comm), comm, Drawing(tuple(FANOUT), "neighbour", 0))
     assert shard.x is not None and shard.train_mask is not None
     store = Store(comm, sampler.standing, {"x": Column(shard.x, "features")})
     read = Features("float32", shard.x.shape[1], torch.float32)

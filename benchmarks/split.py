@@ -9,13 +9,10 @@ what `weft train --strategy auto` would take of plans for minibatches, from coun
 bar is its time over that of the best measured.
 """
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Bench, parse
-from benchmarks.hosts import ask, hosts_on_a_switch, start_workers, why_not
-from weft.prepare import partition
+from benchmarks.hosts import ask, workers_behind_links
 
 WORKERS, STEPS, BATCH, FANOUT = 4, 8, 1024, [15, 15, 15]
 MODELS = {
@@ -82,15 +79,9 @@ def sweep(bench: Bench, workers: list[Any], model: str, batch: int, megabits: fl
 
 def main() -> int:
     bench = Bench("split", parse(__doc__))
-    reason = why_not()
-    if reason is not None:
-        bench.note(reason)
-        return 1
     quick = bench.options.quick
-    with tempfile.TemporaryDirectory() as folder, hosts_on_a_switch(WORKERS) as hosts:
-        parts = Path(folder) / "parts"
-        partition("synthetic:products?nodes=60000" if quick else "synthetic:products", WORKERS, parts, "community")
-        workers = start_workers(hosts, "benchmarks.shaped", str(parts))
+    graph = "synthetic:products?nodes=60000" if quick else "synthetic:products"
+    with workers_behind_links(WORKERS, "benchmarks.shaped", graph, "community") as (hosts, workers):
         for megabits in (300.0,) if quick else BANDWIDTHS:
             hosts.shape(megabits)
             for model in MODELS:

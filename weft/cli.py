@@ -28,6 +28,15 @@ console = Console()
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder or file to write.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+ConfigFile = Annotated[Path | None, typer.Argument(help="YAML file of settings; options come on top of it.")]
+Data = Annotated[str | None, typer.Option(help="Data set name, graph folder, partition folder, .npz file.")]
+Model = Annotated[
+    str | None, typer.Option(help="gcn, sage, gat, gatv2, transformer, gin, rgcn, or package.module:callable.")
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Any setting, section.key=value; see 'weft settings'.")
+]
 
 
 @app.command()
@@ -195,6 +204,7 @@ def _partition_graph(
     given: dict[str, Any],
     drawn: dict[str, Any],
 ) -> "PartitionInfo":
+    from weft.graph.progress import terminal
     from weft.prepare import partition as cut
     from weft.sample import Presample
 
@@ -208,7 +218,7 @@ def _partition_graph(
     if "fanout" in drawn:
         drawn["fanouts"] = _numbers("--fanout", drawn.pop("fanout"))
     presample = Presample(**drawn)
-    with console.status(f"cutting {source} into {parts} parts ({method})"):
+    with terminal.status(f"cutting {source} into {parts} parts ({method})"):
         return cut(source, parts, out, method, seed, overwrite, presample)
 
 
@@ -259,23 +269,19 @@ def _partition_files(
 
 @app.command()
 def train(
-    config: Annotated[Path | None, typer.Argument(help="YAML file of settings; options come on top of it.")] = None,
-    data: Annotated[str | None, typer.Option(help="Data set name, graph folder, partition folder, .npz file.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="gcn, sage, gat, gatv2, transformer, gin, rgcn, or package.module:callable.")
-    ] = None,
+    config: ConfigFile = None,
+    data: Data = None,
+    model: Model = None,
     strategy: Annotated[
         str | None, typer.Option(help="Preset: full, single, sar, adaqp, minibatch, batchgnn, gsplit or auto.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")] = None,
+    workers: Workers = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the graph.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of weights, dropout and partition.")] = None,
     run: Annotated[Path | None, typer.Option(help="Run folder; runs/DATA-MODEL-N unless given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with --run from its newest checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Do --run again from the start.")] = False,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting, section.key=value; see 'weft settings'.")
-    ] = None,
+    settings: Settings = None,
 ) -> None:
     """Train a model, over the full graph or on minibatches.
 
@@ -284,35 +290,39 @@ def train(
     [dim]weft train recipes/cora-gcn.yaml --seed 1 --set model.hidden=32[/dim]
     [dim]torchrun --nnodes 2 --nproc-per-node 2 ... -m -- weft train config.yaml --run /shared/run[/dim]
     """
-    from weft.config import make_config, merge, parse_set, read_yaml
+    from weft.config import make_config
     from weft.run import start
     from weft.train.runfolder import RunFolder
 
-    chosen: dict[str, Any] = {}
-    if resume and run is not None and config is None:
-        chosen = RunFolder.open(run).config()
-    if config is not None:
-        chosen = read_yaml(config)
-    options = {"data": data, "strategy": strategy, "workers": workers, "seed": seed, "run": run and str(run)}
-    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
-    if model is not None:
-        given["model"] = {"name": model}
-    if epochs is not None:
-        given["train"] = {"epochs": epochs}
-    chosen = merge(merge(chosen, given), parse_set(settings or []))
+    before = RunFolder.open(run).config() if resume and run is not None and config is None else {}
+    chosen = _choose(
+        config, settings, before, data=data, strategy=strategy, workers=workers, seed=seed, run=run and str(run),
+        model=model and {"name": model}, train=epochs and {"epochs": epochs},
+    )  # fmt: skip
     if resume and "run" not in chosen:
         raise UserError("--resume needs the run to go on with: give --run DIR")
-    if "WORLD_SIZE" in os.environ and "workers" not in given:
+    if "WORLD_SIZE" in os.environ and workers is None:
         chosen["workers"] = int(os.environ["WORLD_SIZE"])
     start(make_config(chosen), resume, overwrite)
 
 
+def _choose(
+    config: Path | None, settings: list[str] | None, before: dict[str, Any], **options: object
+) -> dict[str, Any]:
+    """What a run is to be: the file's settings (or those of before), the options that were given, and --set."""
+    from weft.config import merge, parse_set, read_yaml
+
+    chosen = before if config is None else read_yaml(config)
+    given = {key: value for key, value in options.items() if value is not None}
+    return merge(merge(chosen, given), parse_set(settings or []))
+
+
 @app.command()
 def plan(
-    config: Annotated[Path | None, typer.Argument(help="YAML file of settings; options come on top of it.")] = None,
-    data: Annotated[str | None, typer.Option(help="Data set name, graph folder, partition folder, .npz file.")] = None,
-    model: Annotated[str | None, typer.Option(help="As for weft train.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")] = None,
+    config: ConfigFile = None,
+    data: Data = None,
+    model: Model = None,
+    workers: Workers = None,
     bandwidth: Annotated[
         float | None, typer.Option(min=0.001, help="Of every worker's link, Mb/s; measured here unless given.")
     ] = None,
@@ -320,9 +330,7 @@ def plan(
         float | None, typer.Option(min=0.0, help="Milliseconds that a wait for others takes; measured unless given.")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the table here, too.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting, section.key=value; see 'weft settings'.")
-    ] = None,
+    settings: Settings = None,
 ) -> None:
     """Compare plans before training: rows, bytes, edges and modelled time of each, for the same minibatches.
 
@@ -331,16 +339,11 @@ def plan(
 
     [dim]weft plan --data my-parts --model sage --workers 4 --bandwidth 1000[/dim]
     """
-    from weft.config import make_config, merge, parse_set, read_yaml
+    from weft.config import make_config
     from weft.run import weigh
     from weft.show import print_plans
 
-    chosen: dict[str, Any] = {} if config is None else read_yaml(config)
-    given: dict[str, Any] = {"strategy": "auto"}
-    given |= {key: value for key, value in {"data": data, "workers": workers}.items() if value is not None}
-    if model is not None:
-        given["model"] = {"name": model}
-    chosen = merge(merge(chosen, given), parse_set(settings or []))
+    chosen = _choose(config, settings, {}, strategy="auto", data=data, workers=workers, model=model and {"name": model})
     found = weigh(make_config(chosen), bandwidth, None if latency is None else latency / 1e3)
     print_plans(found)
     if json_file is not None:

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from tests.oracle.cases import UserLayer
-from tests.sample.cases import CLASSES, FEATURES, a_graph, spread, start
+from tests.sample.cases import CLASSES, FEATURES, a_graph, spread, start, train
 from tests.workers import run_workers
 from weft.aggregate import GraphView
-from weft.comm import Communicator, all_reduce_gradients
+from weft.comm import Communicator
 from weft.layers import ModelConfig, Stack, build_model
 from weft.layers.layer import Layer
 from weft.partition import Shard, make_shards, whole_shard
-from weft.sample import SampleConfig, Sampler, Seeds, Standing
+from weft.sample import Drawing, SampleConfig, Sampler, Seeds, Standing
 from weft.train.loss import GlobalLoss
 from weft.train.minibatches import make_minibatches, vertex_seeds
 from weft.train.steps import Sampled
@@ -53,7 +53,7 @@ def draw(comm: Communicator, shards: list[Shard], method: str, together: int) ->
     shard = shards[comm.worker]
     ids = torch.cat([each.global_ids for each in shards])
     standing = Standing(shard, comm)
-    sampler = Sampler(shard, standing, comm, (3, 2, -1), method, 9, loops_apart=False)  # type: ignore[arg-type]
+    sampler = Sampler(shard, standing, comm, Drawing((3, 2, -1), method, 9))  # type: ignore[arg-type]
     seeds = Seeds(known_seeds(shard), shard.global_ids, 7, 9, comm, standing.own.start)
     found: dict[Any, Any] = {}
     for first in range(0, seeds.steps, together):
@@ -122,16 +122,7 @@ def gradients(comm: Communicator, shards: list[Shard], model: dict[str, Any], se
     view, module, _, minibatches = start(comm, shard, rows, model, last_epoch=1, **settings)
     loss_of = GlobalLoss(shard.y, rows, CLASSES, "balanced", comm)
     steps = Sampled(view, module, minibatches, shard.y, loss_of)
-    found = []
-    for step in steps.epoch(1):
-        module.zero_grad()
-        loss = step.loss()
-        loss.backward()
-        all_reduce_gradients(comm, module.parameters())
-        total = comm.all_reduce(loss.detach().view(1).clone(), "control", "loss")
-        found.append((float(total), [parameter.grad.clone() for parameter in module.parameters()]))
-    steps.close()
-    return found
+    return [(loss, [weight.grad.clone() for weight in module.parameters()]) for loss in train(comm, steps, module, 1)]
 
 
 def same(one: Any, other: Any, rtol: float = 1e-9) -> None:
@@ -194,16 +185,7 @@ def weights(comm: Communicator, shards: list[Shard], model: dict[str, Any], sett
     assert minibatches.together == settings.get("macrobatch", 1)
     steps = Sampled(view, module, minibatches, shard.y, GlobalLoss(shard.y, rows, CLASSES, "none", comm))
     optimiser = torch.optim.Adam(module.parameters(), lr=0.05)
-    losses = []
-    for epoch in (1, 2):
-        for step in steps.epoch(epoch):
-            optimiser.zero_grad()
-            loss = step.loss()
-            loss.backward()
-            all_reduce_gradients(comm, module.parameters())
-            optimiser.step()
-            losses.append(loss.item())
-    steps.close()
+    losses = list(train(comm, steps, module, 2, optimiser))
     return losses, [parameter.detach().clone() for parameter in module.parameters()], minibatches.counts
 
 

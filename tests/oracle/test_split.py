@@ -4,15 +4,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.oracle.test_minibatch import MODELS, gradients, known_seeds, same, weights
-from tests.sample.cases import CLASSES, FEATURES, a_graph, spread, start
+from tests.sample.cases import CLASSES, FEATURES, a_graph, spread, start, train
 from tests.workers import run_workers
 from weft.aggregate import GraphView, format_named
-from weft.comm import Communicator, all_reduce_gradients
+from weft.comm import Communicator
 from weft.layers import ModelConfig, build_model
-from weft.layers.stack import add_embedding, replicated_parameters
+from weft.layers.stack import add_embedding
 from weft.partition import Shard, make_shards, whole_shard
 from weft.sample import SampleConfig
 from weft.train.loss import GlobalLoss
@@ -113,16 +112,7 @@ def learned(comm: Communicator, shards: list[Shard], settings: dict[str, Any]) -
     )
     steps = Sampled(view, model, minibatches, shard.y, GlobalLoss(shard.y, rows, CLASSES, "none", comm))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
-    losses = []
-    for epoch in (1, 2):
-        for step in steps.epoch(epoch):
-            optimiser.zero_grad()
-            loss = step.loss()
-            loss.backward()
-            all_reduce_gradients(comm, replicated_parameters(model))
-            optimiser.step()
-            losses.append(float(comm.all_reduce(loss.detach().view(1).clone(), "control", "loss")))
-    steps.close()
+    losses = list(train(comm, steps, model, 2, optimiser))
     return losses, dict(zip(shard.global_ids.tolist(), model.embedding.detach().tolist(), strict=True))
 
 
@@ -226,13 +216,4 @@ def _rounded(comm: Communicator, shards: list[Shard], model: dict[str, Any], set
     view, module, _, minibatches = start(comm, shard, rows, model, torch.float32, "split", last_epoch=1, **settings)
     view.format = format_named("int8")
     steps = Sampled(view, module, minibatches, shard.y, GlobalLoss(shard.y, rows, CLASSES, "balanced", comm))
-    found = []
-    for step in steps.epoch(1):
-        module.zero_grad()
-        loss = step.loss()
-        loss.backward()
-        all_reduce_gradients(comm, module.parameters())
-        total: Tensor = comm.all_reduce(loss.detach().view(1).clone(), "control", "loss")
-        found.append((float(total), [parameter.grad.double() for parameter in module.parameters()]))
-    steps.close()
-    return found
+    return [(loss, [weight.grad.double() for weight in module.parameters()]) for loss in train(comm, steps, module, 1)]

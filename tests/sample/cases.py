@@ -1,5 +1,6 @@
 """Graphs and planners for tests of minibatches."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -7,12 +8,13 @@ from torch import Tensor
 
 from tests.partition.drawn import graph_of
 from weft.aggregate import GraphView
-from weft.comm import Communicator
+from weft.comm import Communicator, all_reduce_gradients
 from weft.graph.graph import Graph
-from weft.layers import ModelConfig, build_model
+from weft.layers import ModelConfig, build_model, replicated_parameters
 from weft.partition import Shard
 from weft.sample import Minibatches, Plan, SampleConfig
 from weft.train.minibatches import make_minibatches, vertex_seeds
+from weft.train.steps import Steps
 
 FEATURES, CLASSES = 6, 4
 
@@ -57,3 +59,19 @@ def start(
             view, module, config, plan, 9, last_epoch, x, vertex_seeds(rows, shard.global_ids, config.batch, 9)
         ),
     )
+
+
+def train(
+    comm: Communicator, steps: Steps, module: Any, epochs: int, optimiser: torch.optim.Optimizer | None = None
+) -> Iterator[float]:
+    """Goes through epochs step by step, and tells the loss of each; without an optimiser the weights stay."""
+    for epoch in range(1, epochs + 1):
+        for step in steps.epoch(epoch):
+            module.zero_grad()
+            loss = step.loss()
+            loss.backward()  # type: ignore[no-untyped-call]
+            all_reduce_gradients(comm, replicated_parameters(module))
+            if optimiser is not None:
+                optimiser.step()
+            yield float(comm.all_reduce(loss.detach().view(1).clone(), "control", "loss"))
+    steps.close()

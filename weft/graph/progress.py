@@ -10,6 +10,7 @@ from rich.errors import LiveError
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 PATIENCE_SECONDS = 1.0
+terminal = Console(stderr=True)  # one for all that moves on it: several consoles would draw over each other
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def progress(what: str, total: float | None) -> Iterator[Callable[[float], None]
         BarColumn(),
         TaskProgressColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=terminal,
         transient=True,
     )
     task = bar.add_task(what, total=total)

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from weft.comm import Communicator
-from weft.kernels.sampling import Method
 from weft.partition import Shard
 from weft.sample.batch import Batch
 from weft.sample.edges import Standing
-from weft.sample.plan import LARGEST_AUTO, Needs, Plan, SampleConfig, fanouts_for
+from weft.sample.plan import LARGEST_AUTO, Needs, Plan, SampleConfig, drawing_for
 from weft.sample.sampler import Sampler
 from weft.sample.seeds import Source
 from weft.sample.split import SharedSampler, Sharing
@@ -103,21 +102,17 @@ class Counter:
 
     def count(self) -> dict[Setting, Work]:
         found: dict[Setting, Work] = {}
-        draw = (fanouts_for(self._config, self._needs.layers), self._method, self._seed, self._needs.loops)
+        drawing = drawing_for(self._config, self._needs, self._seed)
         if not self._trains_input or self._comm.num_workers == 1:
-            sampler = Sampler(self._shard, self._standing, self._comm, *draw, self._config.dependent)
+            sampler = Sampler(self._shard, self._standing, self._comm, drawing)
             found |= self._of(sampler, "independent", 0)
         if self._comm.num_workers == 1:
             return found
         for alone in range(self._needs.layers):
             sharing = Sharing(alone, self._needs.layers - (not self._trains_input), self._needs.degrees)
-            shared = SharedSampler(self._shard, self._standing, self._comm, *draw, self._config.dependent, sharing)
+            shared = SharedSampler(self._shard, self._standing, self._comm, drawing, sharing)
             found |= self._of(shared, "split", alone)
         return found
-
-    @property
-    def _method(self) -> Method:
-        return self._config.method
 
     def _of(self, sampler: Sampler, plan: Plan, alone: int) -> dict[Setting, Work]:
         before, started = dict(self._comm.sent), time.perf_counter()

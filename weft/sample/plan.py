@@ -17,7 +17,7 @@ from weft.partition import Shard
 from weft.sample.batch import Batch
 from weft.sample.edges import Standing
 from weft.sample.level import CachedLevel, SampledLevel
-from weft.sample.sampler import Sampler
+from weft.sample.sampler import Drawing, Sampler
 from weft.sample.seeds import Source
 from weft.sample.split import SharedSampler, Sharing
 from weft.sample.store import AtRest, Column, Counts, Features, Fetched, Store
@@ -101,6 +101,11 @@ class Growth:
     shorter: list[float] = field(default_factory=list)  # without the last
 
 
+def drawing_for(config: SampleConfig, needs: Needs, seed: int) -> Drawing:
+    fanouts = fanouts_for(config, needs.layers)
+    return Drawing(fanouts, config.method, seed, needs.loops, config.dependent)
+
+
 class Planner:
     """Draws minibatches and fetches what they need, on connections of its own."""
 
@@ -119,13 +124,13 @@ class Planner:
         """`shares`: workers share each minibatch."""
         self.comm, self.source, self.config, self.needs = comm, source, config, needs
         self._shares = shares and comm.num_workers > 1
-        draw = (fanouts_for(config, needs.layers), config.method, seed, needs.loops, config.dependent)
+        drawing = drawing_for(config, needs, seed)
         if self._shares:
             exchanged = needs.layers - (not x.requires_grad)
             sharing = Sharing(config.alone_hops, exchanged, needs.degrees)
-            self.sampler: Sampler = SharedSampler(shard, standing, comm, *draw, sharing)
+            self.sampler: Sampler = SharedSampler(shard, standing, comm, drawing, sharing)
         else:
-            self.sampler = Sampler(shard, standing, comm, *draw)
+            self.sampler = Sampler(shard, standing, comm, drawing)
         self.features = Features(config.features, x.shape[1], x.dtype)
         self.aggregated: Aggregated | None = None
         self._shard, self._x = shard, x

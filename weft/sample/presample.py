@@ -16,7 +16,7 @@ from weft.partition import Balance, Forecast, Touches, presample_owner, traffic,
 from weft.partition.metis import check_pymetis
 from weft.sample.edges import Standing
 from weft.sample.plan import FANOUTS
-from weft.sample.sampler import Sampler
+from weft.sample.sampler import Drawing, Sampler
 from weft.sample.seeds import Seeds
 
 
@@ -44,9 +44,8 @@ class Counting:
         shard = whole_shard(_bare(graph, config), reorder=False)
         comm = Communicator.alone()
         standing = Standing(shard, comm)
-        self.sampler = Sampler(
-            shard, standing, comm, config.fanouts, config.method, seed, loops_apart=False, positions=True
-        )
+        drawing = Drawing(tuple(config.fanouts), config.method, seed)
+        self.sampler = Sampler(shard, standing, comm, drawing, positions=True)
         self.seeds = Seeds(training_rows(graph, config.split), shard.global_ids, config.batch, seed, comm, 0)
 
     def touches(self, epochs: Iterable[int]) -> Touches:

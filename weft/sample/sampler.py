@@ -40,6 +40,17 @@ class Drawn:
         )
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """How neighbourhoods are drawn."""
+
+    fanouts: tuple[int, ...]  # of each hop, from the seeds on; -1: all neighbours
+    method: Method
+    seed: int
+    loops_apart: bool = False
+    dependent: int = 1  # so many steps that follow one another draw alike
+
+
 class Sampler:
     """Draws the neighbourhoods of minibatches, several at a time; every worker takes part in every draw."""
 
@@ -48,27 +59,19 @@ class Sampler:
         shard: Shard,
         standing: Standing,
         comm: Communicator,
-        fanouts: Sequence[int],
-        method: Method,
-        seed: int,
-        loops_apart: bool,
-        dependent: int = 1,
+        drawing: Drawing,
         positions: bool = False,
     ) -> None:
-        """`dependent`: so many steps that follow one another draw alike.
-
-        `positions`: hops tell where their edges stand among this worker's, which must be the only one.
-        """
+        """`positions`: hops tell where their edges stand among this worker's, which must be the only one."""
         assert not positions or comm.num_workers == 1
         self._positions = positions
-        self.standing, self.comm, self.fanouts, self.method, self._seed = standing, comm, tuple(fanouts), method, seed
-        self._dependent = dependent
-        self.neighbours = Neighbours(shard, self.standing, loops_apart)
+        self.standing, self.comm, self.drawing = standing, comm, drawing
+        self.neighbours = Neighbours(shard, self.standing, drawing.loops_apart)
         self._table = torch.full((self.standing.num_nodes,), -1, dtype=torch.int32)
         facts: dict[str, Tensor | None] = {
             "ids": shard.global_ids.int() if comm.num_workers > 1 else None,  # one worker looks them up
             "weight_sums": self.neighbours.weight_sums,
-            "loop_weight": self._loop_weight(shard, comm, loops_apart),
+            "loop_weight": self._loop_weight(shard, comm, drawing.loops_apart),
         }
         inside = torch.tensor([int(self.neighbours.has_loops)])
         self._loops_inside = bool(comm.all_reduce(inside, "control", "loops", op="max"))
@@ -96,7 +99,7 @@ class Sampler:
         alone = len(batches) == 1  # then the table keeps its numbers from hop to hop
         if alone:
             number_known(self._table, batches[0].nodes)
-        for hop, fanout in enumerate(self.fanouts[:hops]):
+        for hop, fanout in enumerate(self.drawing.fanouts[:hops]):
             frontiers = [batch.nodes for batch in batches]
             bounds = ends_of([frontier.numel() for frontier in frontiers])
             keys = self._keys(epoch, batches, hop)
@@ -113,8 +116,8 @@ class Sampler:
 
     def _keys(self, epoch: int, batches: Sequence[Batch], hop: int) -> Tensor:
         """By what each minibatch's draws are told apart."""
-        steps = (batch.step - batch.step % self._dependent for batch in batches)
-        return torch.tensor([hash_key(self._seed, epoch, step, hop) for step in steps])
+        steps = (batch.step - batch.step % self.drawing.dependent for batch in batches)
+        return torch.tensor([hash_key(self.drawing.seed, epoch, step, hop) for step in steps])
 
     def _extend(self, batch: Batch, drawn: Drawn, fanout: int) -> None:
         """Adds a hop: its new vertices get the next numbers, in the order in which edges name them."""
@@ -131,7 +134,7 @@ class Sampler:
     def _hop(self, drawn: Drawn, csr: CSR, fanout: int, away: Away | None = None) -> Hop:
         facts = drawn.facts
         known = facts["degrees"], facts.get("weight_sums"), facts.get("loop_weight")
-        return Hop(csr, *known, self._loops_inside, fanout, self.method, away, drawn.positions)
+        return Hop(csr, *known, self._loops_inside, fanout, self.drawing.method, away, drawn.positions)
 
     def _drawn(self, nodes: Tensor, bounds: Tensor, keys: Tensor, fanout: int) -> Drawn:
         """In-edges of vertices wherever they are; minibatch m's are those from bounds[m] on."""
@@ -154,7 +157,7 @@ class Sampler:
         """In-edges of own vertices; sources are own rows, and after those the halo's."""
         carried = self.neighbours.csr.edge_data
         told = bool(carried) or self._positions
-        drawn = sample(self.neighbours.edges, rows, bounds, keys, fanout, self.method, positions=told)
+        drawn = sample(self.neighbours.edges, rows, bounds, keys, fanout, self.drawing.method, positions=told)
         data = {} if drawn.positions is None else {name: gather(all, drawn.positions) for name, all in carried.items()}
         facts = {name: gather(fact, rows) for name, fact in self._facts.items()}
         positions = drawn.positions if self._positions else None

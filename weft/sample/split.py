@@ -15,11 +15,11 @@ from torch import Tensor
 from weft.comm import Communicator, Route, build_route, raw, start_exchange
 from weft.graph.graph import CSR
 from weft.kernels import gather, memory
-from weft.kernels.sampling import Method, forget, number_known, number_new
+from weft.kernels.sampling import forget, number_known, number_new
 from weft.partition import Shard
 from weft.sample.batch import Away, Batch, Entrance, picking_hop
 from weft.sample.edges import Standing
-from weft.sample.sampler import Drawn, Sampler, ends_of
+from weft.sample.sampler import Drawing, Drawn, Sampler, ends_of
 from weft.sample.trade import Trade
 
 
@@ -44,18 +44,9 @@ class SharedSampler(Sampler):
     """Draws the minibatches that all workers train together; every worker takes part in every draw."""
 
     def __init__(
-        self,
-        shard: Shard,
-        standing: Standing,
-        comm: Communicator,
-        fanouts: Sequence[int],
-        method: Method,
-        seed: int,
-        loops_apart: bool,
-        dependent: int,
-        sharing: Sharing,
+        self, shard: Shard, standing: Standing, comm: Communicator, drawing: Drawing, sharing: Sharing
     ) -> None:
-        super().__init__(shard, standing, comm, fanouts, method, seed, loops_apart, dependent)
+        super().__init__(shard, standing, comm, drawing)
         self._sharing = sharing
         self._halo_rows, self._halo_ends = shard.halo_rows.int(), ends_of(shard.halo_counts)
         self._known = torch.full((shard.num_nodes + shard.num_halo,), -1, dtype=torch.int32)
@@ -68,7 +59,7 @@ class SharedSampler(Sampler):
             self._scale = torch.cat([own, halo.squeeze(1)])
 
     def _draw_hops(self, batches: Sequence[Batch], epoch: int, hops: int | None) -> None:
-        first, last = self._sharing.first, len(self.fanouts) if hops is None else hops
+        first, last = self._sharing.first, len(self.drawing.fanouts) if hops is None else hops
         if first:
             super()._draw_hops(batches, epoch, first)
             self._hand_over(batches)
@@ -76,7 +67,7 @@ class SharedSampler(Sampler):
             for batch in batches:
                 batch.nodes = batch.nodes - self.standing.own.start
         for hop in range(first, last):
-            fanout, bounds = self.fanouts[hop], ends_of([batch.nodes.numel() for batch in batches])
+            fanout, bounds = self.drawing.fanouts[hop], ends_of([batch.nodes.numel() for batch in batches])
             rows = torch.cat([batch.nodes for batch in batches])
             drawn = self._own(rows, bounds, self._keys(epoch, batches, hop), fanout)
             parts = [drawn.rows(low, high) for low, high in pairwise(bounds.tolist())]
