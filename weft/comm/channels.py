@@ -1,4 +1,4 @@
-"""How fast each worker reaches each other one, measured while all of them talk at once, as they do in training."""
+"""How fast each worker reaches each other one, measured while all of them talk, as they do in training."""
 
 import statistics
 import time
@@ -23,14 +23,16 @@ class Channels:
 
 
 def measure_channels(comm: Communicator) -> Channels:
-    """Everybody sends to everybody, small messages and then large ones; all workers get the same answer."""
+    """Small messages and then large ones between all pairs of workers; all workers get the same answer."""
     quick = _fastest(comm, _SMALL)
     trial = _fastest(comm, _FIRST)
     slowest = torch.tensor([float(trial.max())], dtype=torch.float64)
     comm.all_reduce(slowest, "control", "channel times", "max")
     size = int(min(_MOST, max(_FIRST, _FIRST * _AIM_SECONDS / max(float(slowest), 1e-6))))
     large = _fastest(comm, size)
-    mine = torch.stack([quick, _without_noise(((large - quick) / size).clamp(min=1e-12), comm.worker)])
+    # In training a link carries the messages of all channels that meet at it.
+    rates = ((large - quick) / size).clamp(min=1e-12) * (comm.num_workers - 1)
+    mine = torch.stack([quick, _without_noise(rates, comm.worker)])
     # What a worker has timed is what came to it: row q of its answer is the channel from q.
     arrived = comm.all_gather(mine, "control", "channel times")
     return Channels(arrived[:, 0].T.contiguous(), arrived[:, 1].T.contiguous())
@@ -46,19 +48,22 @@ def _without_noise(rates: Tensor, own: int) -> Tensor:
 
 
 def _fastest(comm: Communicator, size: int) -> Tensor:
-    """Seconds until a message of that size is here from every peer, the best of some rounds, float64 [W]."""
+    """Seconds until a message of that size is here from each peer, the best of some rounds, float64 [W].
+
+    All workers talk at the same time, each to one and each listening to one.
+    """
     best = torch.full((comm.num_workers,), torch.inf, dtype=torch.float64)
     best[comm.worker] = 0.0
-    others = [peer for peer in range(comm.num_workers) if peer != comm.worker]
-    data = torch.zeros(size, dtype=torch.uint8)
-    leaving = [data if peer in others else None for peer in range(comm.num_workers)]
-    for _ in range(_ROUNDS):
-        arriving = [torch.empty_like(data) if peer in others else None for peer in range(comm.num_workers)]
+    leaving, arriving = torch.zeros(2, size, dtype=torch.uint8)
+    nobody: list[Tensor | None] = [None] * comm.num_workers
+    for ahead in list(range(1, comm.num_workers)) * _ROUNDS:
+        to, by = (comm.worker + ahead) % comm.num_workers, (comm.worker - ahead) % comm.num_workers
+        outgoing, incoming = list(nobody), list(nobody)
+        outgoing[to], incoming[by] = leaving, arriving
         comm.barrier("channels")
         started = time.perf_counter()
-        pending = comm.post(leaving, arriving, "control", "channel probe")
-        for peer in others:
-            pending.wait_for(peer)
-            best[peer] = min(float(best[peer]), time.perf_counter() - started)
+        pending = comm.post(outgoing, incoming, "control", "channel probe")
+        pending.wait_for(by)
+        best[by] = min(float(best[by]), time.perf_counter() - started)
         pending.wait()
     return best
