@@ -25,7 +25,7 @@ import torch
 
 from benchmarks.harness import Bench, parse
 from benchmarks.hosts import Hosts, ask, workers_behind_links
-from weft.aggregate import GraphView, Schedule, format_named, order_for_overlap
+from weft.aggregate import OVERLAPPED, GraphView, Schedule, format_named, order_for_overlap
 from weft.aggregate.late import nothing_is_late
 from weft.aggregate.wire import Adaptive
 from weft.comm import Communicator, all_reduce_gradients, open_communicator
@@ -59,7 +59,7 @@ def serve(parts: Path) -> None:
 def measure_epochs(
     comm: Communicator, shard: Any, model: dict[str, Any], codec: str, overlap: bool, epochs: int
 ) -> dict[str, Any]:
-    schedule = Schedule(prefetch=1 if overlap else 0, overlap=overlap)
+    schedule = OVERLAPPED if overlap else Schedule(prefetch=0)
     view = GraphView(shard, comm, format_named(codec), schedule)
     torch.manual_seed(0)
     module = build_model(ModelConfig(**model), shard.x.shape[1], shard.num_classes)

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from weft.aggregate import Format, Quantised, Schedule, format_named
+from weft.aggregate import MATERIALISED, OVERLAPPED, Format, Quantised, Schedule, format_named
 from weft.errors import UserError, unknown
 from weft.sample import Plan, SampleConfig
 
@@ -122,7 +122,7 @@ def make_schedule(config: ExchangeConfig, rows: int, workers: int, parts_per_wor
     A worker has as many blocks as it has parts, or more where that is asked for and they do not become too small.
     """
     if config.schedule != "sequential":
-        return Schedule(prefetch=config.prefetch, overlap=config.schedule == "overlapped")
+        return OVERLAPPED if config.schedule == "overlapped" else MATERIALISED
     keep: Literal["packed", "nothing"] = "packed" if config.keep_packed else "nothing"
     worthwhile = min(config.blocks, rows // workers // SMALLEST_BLOCK) if workers > 1 else 1
     blocks = max(parts_per_worker, worthwhile, 1)

@@ -67,7 +67,7 @@ def test_denser_graph(num_workers, dtype, schedule):
 def stack_step(
     comm, shards, model, schedule, codec="raw", ordered=False, dtype=torch.float64, epochs=1, constant=False
 ):
-    """Outputs and all gradients of a whole model, for this worker's rows; sizes of what is ready and what is read."""
+    """Outputs and all gradients of a whole model, of this worker's rows; how many are final when; which are read."""
     shard = shards[comm.worker]
     if ordered:
         shard = order_for_overlap(shard, comm)
@@ -89,7 +89,7 @@ def stack_step(
     all_reduce_gradients(comm, module.parameters())
     grads = {f"d {name}": p.grad for name, p in module.named_parameters()}
     found = {"out": out.detach(), **grads} if constant else {"out": out.detach(), "d x": x.grad, **grads}
-    return view.global_ids, {"model": found}, view.topology.ready_rows, view.topology.read_rows
+    return view.global_ids, {"model": found}, view.topology.final_rows, view.topology.read_rows
 
 
 @pytest.mark.parametrize("num_workers", [2, 3, 4])
@@ -125,7 +125,9 @@ def test_products_of_rows_that_are_there_while_others_travel(num_workers, direct
         how = (torch.float64, 2, constant)
         plain = run_workers(stack_step, num_workers, shards, model, MATERIALISED, "raw", False, *how)
         late = run_workers(stack_step, num_workers, shards, model, OVERLAPPED, "raw", True, *how)
-        assert any(0 < ready < len(ids) for ids, _, ready, _ in late), "nobody had rows to work on meanwhile"
+        assert any(0 < final[0] < len(ids) for ids, _, final, _ in late), "nobody had rows to work on meanwhile"
+        if num_workers > 2:
+            assert any(final[0] < final[1] < len(ids) for ids, _, final, _ in late), "nobody had any between arrivals"
         assert any(read.stop - read.start < len(ids) for ids, _, _, read in late)
         wanted = assemble([answer[:2] for answer in plain], "model", 60)
         assert_same(assemble([answer[:2] for answer in late], "model", 60), wanted, "model", torch.float64)

@@ -25,10 +25,10 @@ class AggregateFunction(torch.autograd.Function):
         ctx.wire = view._wire(reducer, edges)
 
         def aggregate() -> Aggregate:
-            ready = view.topology.ready_rows if view._pass.may_be_late and native_for(src[0]) else None
+            final = view.topology.final_rows if view._pass.may_be_late and native_for(src[0]) else None
             waiting = view._pass.put_off
             put_off = None if waiting is None else waiting.settle
-            done = schedules.forward(view.topology, ctx.wire, reducer, edges, dst, src, ready, put_off)
+            done = schedules.forward(view.topology, ctx.wire, reducer, edges, dst, src, final, put_off)
             return done if view._pass.tape is None else done._replace(out=done.out.detach())
 
         done: Aggregate = view.once(aggregate)

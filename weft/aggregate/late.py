@@ -2,7 +2,8 @@
 
 Forward, an aggregate's first rows, those without remote in-edges, are final before anything has arrived. A late tensor
 says so; products and activations that are handed one do their work on the rows that are ready and put off the rest,
-which happens, in order, when the tensor is settled: at the next aggregation. Where nothing has to arrive, rows that
+which happens when the tensor is settled, at the next aggregation: with each arrival, on the rows that are final then,
+while others still travel. Where nothing has to arrive, rows that
 others wait for are the ones that are ready, and the rest is done once these are on their way. Backward, the gradient of
 rows that others have read is complete only when theirs has come home; the product that takes it begins with the rows
 that nobody else read.
@@ -10,10 +11,12 @@ that nobody else read.
 Only code that knows of late tensors may be handed one, so layers say where that is so (`Layer.late_output`, `alone`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
+
+Arrival = tuple[Callable[[], object], slice]  # waits for rows, and takes them in; the rows that are final then
 
 _NAME, _ALONE = "_weft_late", "_weft_alone"
 
@@ -21,32 +24,38 @@ _NAME, _ALONE = "_weft_late", "_weft_alone"
 class Late:
     """What is still to be done for the rows, of `num_rows`, that are not in the span `ready`."""
 
-    def __init__(self, ready: slice, num_rows: int, arrive: Callable[[], object] | None = None) -> None:
+    def __init__(self, ready: slice, num_rows: int, arrivals: Sequence[Arrival] = ()) -> None:
+        """`arrivals`: what is waited for, one after another, and which rows are final after each."""
         self.ready = ready
-        self.rest = tuple(
-            span for span in (slice(0, ready.start), slice(ready.stop, num_rows)) if span.stop > span.start
-        )
-        self.arrives = arrive is not None  # else the rest is merely put off
-        self._steps: list[Callable[[], object]] = [] if arrive is None else [arrive]
+        self.arrives = bool(arrivals)  # else the rest is merely put off
+        self._rest = arrivals or [(_nothing, slice(0, ready.start)), (_nothing, slice(ready.stop, num_rows))]
+        self._steps: list[Callable[[slice], object]] = []
         self._done = False
 
     def work(self, on: Callable[[slice], object]) -> None:
         """On the rows that are ready now, on the others when they are."""
         on(self.ready)
-        self.then(lambda: [on(rows) for rows in self.rest])
+        self.then(on)
 
-    def then(self, step: Callable[[], object]) -> None:
+    def then(self, step: Callable[[slice], object]) -> None:
+        """On the rows that are not ready, when they are."""
         self._steps.append(step)
 
     def settle(self) -> None:
         steps, self._steps, self._done = self._steps, [], True
         with torch.no_grad():
-            for step in steps:
-                step()
+            for arrive, rows in self._rest:
+                arrive()
+                if rows.stop > rows.start:
+                    for step in steps:
+                        step(rows)
 
     @property
     def settled(self) -> bool:
         return self._done
+
+
+def _nothing() -> None: ...
 
 
 def late(x: Tensor) -> Late | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.comm import Communicator, Route, build_route, raw, start_exchange
 from weft.partition import Shard
-from weft.partition.shard import invert, pick_rows, select, sort_pairs
+from weft.partition.shard import invert, pick_rows, row_numbers, select, sort_pairs
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,21 @@ def find_reach(shard: Shard, comm: Communicator, wanted: Tensor, layers: int) ->
 
 
 def order_for_overlap(shard: Shard, comm: Communicator) -> Shard:
-    """Rows without remote in-edges first, and those that others read side by side. Every worker calls it."""
+    """Rows without remote in-edges first, then by whose rows they wait for last; those that others read side by side.
+
+    Every worker calls it.
+    """
     route = build_route(comm, shard.halo_rows, shard.halo_counts, shard.num_nodes)
     read = torch.zeros(shard.num_nodes, dtype=torch.bool)
     for rows in route.send_rows:
         read[rows if isinstance(rows, slice) else rows.cpu()] = True
-    waits = shard.remote.degrees() > 0
-    return order_by(shard, comm, torch.where(waits, torch.where(read, 2, 3), torch.where(read, 1, 0)))
+    # Rows of the worker before come first, those of the one after last.
+    turns = torch.tensor([(comm.worker - owner) % comm.num_workers for owner in range(comm.num_workers)])
+    of_slot = torch.repeat_interleave(turns, torch.tensor(shard.halo_counts))
+    last = torch.zeros(shard.num_nodes, dtype=torch.int64)
+    last.scatter_reduce_(0, row_numbers(shard.remote.indptr), of_slot[shard.remote.indices.long()], "amax")
+    unread = torch.where(last > 0, comm.num_workers + last, -1)
+    return order_by(shard, comm, torch.where(read, last, unread))
 
 
 def order_by(shard: Shard, comm: Communicator, rank: Tensor) -> Shard:

@@ -6,13 +6,16 @@ nobody is further ahead of its peers than the rounds in flight.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from weft.aggregate.blocks import Block
 from weft.aggregate.late import Late, expect
 from weft.aggregate.reducers import Reducer, Sides, Tensors
-from weft.aggregate.topology import Edges, Topology
+from weft.aggregate.topology import Edges, Round, Topology
 from weft.aggregate.wire import Wire
 from weft.comm import InFlight, start_exchange
 from weft.comm.route import num_rows
@@ -33,10 +36,10 @@ def forward(
     edges: Edges,
     dst: Tensors,
     src: Tensors,
-    ready: int | None = None,
+    final_rows: Sequence[int] | None = None,
     put_off: Callable[[], None] | None = None,
 ) -> Aggregate:
-    """The aggregate; with `ready`, the others are put off once so many first rows are final.
+    """The aggregate; with `final_rows`, of which so many first rows are final before and after each round, late.
 
     `put_off` is what must happen to `dst` and `src` before they are read, but for the rows of `src` that are sent.
     """
@@ -51,22 +54,24 @@ def forward(
         reducer.absorb(state, block, _sides(topology, topology.ids[span]), dst, _cut(src, span))
     kept: list[Tensors] = []
 
-    def arrive() -> None:
-        for block, round in zip(edges.rounds, topology.rounds, strict=True):
-            rows = fetched.next()
-            if round.num_rows:
-                reducer.absorb(state, block, _sides(topology, round.ids), dst, rows)
-            if keeps and rows:
-                kept.append(fetched.packed if schedule.keep == "packed" else rows)
-            del rows  # before the next round is waited for
+    def arrive(block: Block, round: Round) -> None:
+        rows = fetched.next()
+        if round.num_rows:
+            reducer.absorb(state, block, _sides(topology, round.ids), dst, rows)
+        if keeps and rows:
+            kept.append(fetched.packed if schedule.keep == "packed" else rows)
 
-    if ready is None:
-        arrive()
+    arrivals = [partial(arrive, *pair) for pair in zip(edges.rounds, topology.rounds, strict=True)]
+    if final_rows is None:
+        for rows_come in arrivals:
+            rows_come()
         out, remembered = reducer.finish(state)
         return Aggregate(out, remembered, kept)
-    out, remembered = reducer.finish(state, slice(0, ready))
-    late = Late(slice(0, ready), edges.num_rows, arrive)
-    late.then(lambda: reducer.finish(state, slice(ready, edges.num_rows)))
+    ready = slice(0, final_rows[0])
+    out, remembered = reducer.finish(state, ready)
+    spans = [slice(*ends) for ends in pairwise(final_rows)]
+    late = Late(ready, edges.num_rows, list(zip(arrivals, spans, strict=True)))
+    late.then(lambda rows: reducer.finish(state, rows))
     return Aggregate(out, remembered, kept, late)
 
 
@@ -102,8 +107,8 @@ def backward(
                 state, block, _sides(topology, topology.ids[span]), dst, _cut(src, span), _cut(d_src, span)
             )
 
-    # Own rows fill the time in which something travels: the first rows to come, or the first gradients on their way
-    # home. The latter are added to what own rows have written, so they are not taken in before.
+    # Own rows fill the time in which something travels: the first rows to come, or as many gradients on their way home
+    # as may be. The latter are added to what own rows have written, so they are not taken in before.
     own_done = refetches or not topology.rounds
     if own_done:
         own_rows()
@@ -121,16 +126,15 @@ def backward(
                 ]
             )
         del d_rows
-        if not own_done:
+        if not own_done and number + 1 >= min(schedule.prefetch, len(topology.rounds)):
             own_rows()
             own_done = True
         while len(homeward) > schedule.prefetch:
             _land(homeward)
-    if may_be_late and len(homeward) == len(d_src) == 1:
-        (flight,) = homeward.popleft()
-        expect(d_src[0], topology.read_rows, flight.finish)
-    while homeward:
-        _land(homeward)
+    if may_be_late and homeward and len(d_src) == 1:
+        flights, homeward = homeward, deque()
+        expect(d_src[0], topology.read_rows, lambda: _land_all(flights))
+    _land_all(homeward)
     return reducer.finish_backward(state), d_src
 
 
@@ -203,6 +207,11 @@ def _start_home(topology: Topology, wire: Wire, number: int, at: int, d_rows: Te
     codec = wire.backward(number, at, d_rows.shape[1])
     route = topology.rounds[number].route.transpose()
     return start_exchange(topology.comm, route, d_rows, codec, "hidden_backward", "halo gradients", out=d_own)
+
+
+def _land_all(flights: deque[list[InFlight]]) -> None:
+    while flights:
+        _land(flights)
 
 
 def _land(flights: deque[list[InFlight]]) -> None:

@@ -1,7 +1,8 @@
 """Which rows an aggregation reads: those that this worker owns, and those that arrive from others in rounds.
 
 A schedule is little more than how the halo is divided into rounds. All of it in one round is `materialised`; one
-round for each block of each worker's rows, taken in turn so that everybody sends to somebody else, is `sequential`.
+round for each block of each worker's rows, taken in turn so that everybody sends to somebody else, is `sequential`; one
+for each worker, all of them started together, is `overlapped`.
 """
 
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ class Schedule:
 
 
 MATERIALISED = Schedule()
-OVERLAPPED = Schedule(overlap=True)
+OVERLAPPED = Schedule(rounds="each", prefetch=1 << 30, overlap=True)  # everything sent at once, taken in as it comes
 SEQUENTIAL = Schedule(rounds="each", keep="nothing")
 
 
@@ -176,10 +177,11 @@ class Topology:
         )
 
     @cached_property
-    def ready_rows(self) -> int:
-        """How many first rows have no remote in-edge."""
-        remote = self.shard.remote.degrees().nonzero()
-        return int(remote[0]) if remote.numel() else self.num_out
+    def final_rows(self) -> tuple[int, ...]:
+        """How many first rows have no remote in-edge, and how many wait for nothing after each round."""
+        waiting = [block.csr.degrees().nonzero() for block in self.plain.rounds]
+        first = [int(rows[0]) if rows.numel() else self.num_out for rows in waiting]
+        return tuple(min(first[done:], default=self.num_out) for done in range(len(first) + 1))
 
     @cached_property
     def read_rows(self) -> slice:
