@@ -112,7 +112,7 @@ def sweep(bench: Bench, hosts: Hosts, workers: list[Any], name: str, bandwidths:
         for codec in CODECS:
             for overlap in (False, True):
                 slow = megabits is not None and megabits < 300 and codec in ("raw", "bf16")
-                epochs = 1 if slow else 3
+                epochs = 1 if slow else 5
                 question = {"model": MODELS[name], "codec": codec, "overlap": overlap, "epochs": epochs}
                 answers = ask(workers, question)
                 rate = None if megabits is None else megabits * 1e6 / 8

@@ -6,7 +6,7 @@ so many epochs from the ranges that it saw.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -223,8 +223,7 @@ class Adaptive(Quantised):
             lambda values: comm.all_reduce(values.clone(), "control", "variances"),
             lambda values: comm.all_reduce(values.clone(), "control", "times", "max"),
         )
-        for lane, bits in zip(lanes, chosen, strict=True):
-            _share(lane, dict(zip(sorted(lane.leaving), bits, strict=True)), comm)
+        _share(lanes, chosen, comm)
         return time.perf_counter() - started
 
     def _problem(self, lane: Lane, comm: Communicator, channels: Channels) -> Problem:
@@ -300,20 +299,25 @@ def squared_coefficients(block: Block, linear: bool, degrees: Tensor) -> Tensor:
     return torch.zeros(csr.num_cols, device=counts.device).index_add_(0, csr.indices.long(), value.square())
 
 
-def _share(lane: Lane, bits: dict[int, Tensor], comm: Communicator) -> None:
-    """Tells every receiver the widths of what will come."""
-    leaving: list[Tensor | None] = [None] * comm.num_workers
-    arriving: list[Tensor | None] = [None] * comm.num_workers
-    for peer, layout in lane.leaving.items():
-        leaving[peer] = bits[peer].to(layout.bits.device)
-    for peer, layout in lane.arriving.items():
-        arriving[peer] = torch.empty_like(layout.bits)
-    comm.post(leaving, arriving, "control", "widths of rows").wait()
-    for layouts, widths in ((lane.leaving, leaving), (lane.arriving, arriving)):
-        for peer in list(layouts):
-            chosen = widths[peer]
-            assert chosen is not None
-            layouts[peer] = Layout.of(chosen, lane.width)
+def _share(lanes: Sequence[Lane], chosen: Sequence[Sequence[Tensor]], comm: Communicator) -> None:
+    """Tells every receiver the widths of what will come, of all lanes in one message."""
+    leaving: list[list[Tensor]] = [[] for _ in range(comm.num_workers)]
+    sizes: list[list[int]] = [[] for _ in range(comm.num_workers)]
+    for lane, bits in zip(lanes, chosen, strict=True):
+        for peer, widths in zip(sorted(lane.leaving), bits, strict=True):
+            lane.leaving[peer] = Layout.of(widths.to(lane.leaving[peer].bits.device), lane.width)
+            leaving[peer].append(lane.leaving[peer].bits)
+        for peer, layout in lane.arriving.items():
+            sizes[peer].append(layout.bits.numel())
+    device = comm.device
+    arriving = [torch.empty(sum(counts), dtype=torch.uint8, device=device) if counts else None for counts in sizes]
+    comm.post([torch.cat(bits) if bits else None for bits in leaving], arriving, "control", "widths of rows").wait()
+    coming = [
+        iter(() if rows is None else torch.split(rows, counts)) for rows, counts in zip(arriving, sizes, strict=True)
+    ]
+    for lane in lanes:
+        for peer in lane.arriving:
+            lane.arriving[peer] = Layout.of(next(coming[peer]), lane.width)
 
 
 CODECS = ("raw", "bf16", "int8", "int4", "int2", "adaptive")
