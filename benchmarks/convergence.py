@@ -68,8 +68,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 ASSIGN_CYCLE = 20
 DESCENT: dict[str, Any] = {
-    "model": {"layers": 2, "hidden": 16, "dropout": 0.0, "row_normalise": True},
-    "optim": {"name": "sgd", "lr": 1.0, "momentum": 0.0},
+    "model": {"layers": 2, "hidden": 16, "dropout": 0.0},
+    "optim": {"name": "sgd", "lr": 0.3, "momentum": 0.0},
     "epochs": 1000,
     "eval_every": 0,
 }
