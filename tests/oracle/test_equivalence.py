@@ -67,7 +67,7 @@ def test_denser_graph(num_workers, dtype, schedule):
 def stack_step(
     comm, shards, model, schedule, codec="raw", ordered=False, dtype=torch.float64, epochs=1, constant=False
 ):
-    """Outputs and all gradients of a whole model, of this worker's rows; how many are final when; which are read."""
+    """Outputs and all gradients of a whole model, of this worker's rows; which of them are final when, both ways."""
     shard = shards[comm.worker]
     if ordered:
         shard = order_for_overlap(shard, comm)
@@ -89,7 +89,7 @@ def stack_step(
     all_reduce_gradients(comm, module.parameters())
     grads = {f"d {name}": p.grad for name, p in module.named_parameters()}
     found = {"out": out.detach(), **grads} if constant else {"out": out.detach(), "d x": x.grad, **grads}
-    return view.global_ids, {"model": found}, view.topology.final_rows, view.topology.read_rows
+    return view.global_ids, {"model": found}, view.topology.final_rows, view.topology.home_spans
 
 
 @pytest.mark.parametrize("num_workers", [2, 3, 4])
@@ -128,7 +128,8 @@ def test_products_of_rows_that_are_there_while_others_travel(num_workers, direct
         assert any(0 < final[0] < len(ids) for ids, _, final, _ in late), "nobody had rows to work on meanwhile"
         if num_workers > 2:
             assert any(final[0] < final[1] < len(ids) for ids, _, final, _ in late), "nobody had any between arrivals"
-        assert any(read.stop - read.start < len(ids) for ids, _, _, read in late)
+            assert any(home[1] and home[-1] for _, _, _, home in late), "no gradient was complete between arrivals"
+        assert any(home[0] for _, _, _, home in late), "others read all rows"
         wanted = assemble([answer[:2] for answer in plain], "model", 60)
         assert_same(assemble([answer[:2] for answer in late], "model", 60), wanted, "model", torch.float64)
 

@@ -3,10 +3,10 @@
 Forward, an aggregate's first rows, those without remote in-edges, are final before anything has arrived. A late tensor
 says so; products and activations that are handed one do their work on the rows that are ready and put off the rest,
 which happens when the tensor is settled, at the next aggregation: with each arrival, on the rows that are final then,
-while others still travel. Where nothing has to arrive, rows that
-others wait for are the ones that are ready, and the rest is done once these are on their way. Backward, the gradient of
-rows that others have read is complete only when theirs has come home; the product that takes it begins with the rows
-that nobody else read.
+while others still travel. Where nothing has to arrive, rows that others wait for are the ones that are ready, and the
+rest is done once these are on their way. Backward, the gradient of rows that others have read is complete only when
+theirs has come home; the product that takes it begins with the rows that nobody else read, and goes on with those that
+are complete after each arrival.
 
 Only code that knows of late tensors may be handed one, so layers say where that is so (`Layer.late_output`, `alone`).
 """
@@ -89,28 +89,21 @@ def is_alone(x: Tensor) -> bool:
 
 # -- backward --------------------------------------------------------------------------------------------------
 
-_gradients: dict[
-    int, tuple[slice, Callable[[], object]]
-] = {}  # by address: rows that are incomplete, and their arrival
+Homecoming = tuple[Callable[[], object], Sequence[slice]]  # waits for gradients; the rows that are complete then
+
+_gradients: dict[int, Sequence[Homecoming]] = {}  # by address
 
 
-def expect(grad: Tensor, rows: slice, arrive: Callable[[], object]) -> None:
-    """Some rows of this gradient are incomplete until `arrive` was called, by whoever takes it."""
-    _gradients[grad.data_ptr()] = (rows, arrive)
+def expect(grad: Tensor, arrivals: Sequence[Homecoming]) -> None:
+    """Rows of this gradient are complete one after another, as whoever takes it waits; all of them in the end."""
+    _gradients[grad.data_ptr()] = arrivals
 
 
 def rows_in_turn(grad: Tensor) -> Iterator[slice]:
     """All rows of a gradient in slices; those that come late are waited for last."""
-    rows, arrive = _gradients.pop(grad.data_ptr(), (slice(0, 0), None))
-    if arrive is None:
-        yield slice(0, grad.shape[0])
-        return
-    for early in (slice(0, rows.start), slice(rows.stop, grad.shape[0])):
-        if early.stop > early.start:
-            yield early
-    arrive()
-    if rows.stop > rows.start:
-        yield rows
+    for arrive, spans in _gradients.pop(grad.data_ptr(), [(_nothing, [slice(0, grad.shape[0])])]):
+        arrive()
+        yield from spans
 
 
 def nothing_is_late() -> None:

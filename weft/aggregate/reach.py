@@ -45,21 +45,22 @@ def find_reach(shard: Shard, comm: Communicator, wanted: Tensor, layers: int) ->
 
 
 def order_for_overlap(shard: Shard, comm: Communicator) -> Shard:
-    """Rows without remote in-edges first, then by whose rows they wait for last; those that others read side by side.
+    """Rows by whose rows they wait for last, those without remote in-edges first; then by who reads them last.
 
-    Every worker calls it.
+    Those that others read stand side by side. Every worker calls it.
     """
+    me, workers = comm.worker, comm.num_workers
     route = build_route(comm, shard.halo_rows, shard.halo_counts, shard.num_nodes)
-    read = torch.zeros(shard.num_nodes, dtype=torch.bool)
-    for rows in route.send_rows:
-        read[rows if isinstance(rows, slice) else rows.cpu()] = True
-    # Rows of the worker before come first, those of the one after last.
-    turns = torch.tensor([(comm.worker - owner) % comm.num_workers for owner in range(comm.num_workers)])
-    of_slot = torch.repeat_interleave(turns, torch.tensor(shard.halo_counts))
-    last = torch.zeros(shard.num_nodes, dtype=torch.int64)
-    last.scatter_reduce_(0, row_numbers(shard.remote.indptr), of_slot[shard.remote.indices.long()], "amax")
-    unread = torch.where(last > 0, comm.num_workers + last, -1)
-    return order_by(shard, comm, torch.where(read, last, unread))
+    # Forward, rows of the worker before come first and those of the one after last; backward it is the other way.
+    of_slot = torch.repeat_interleave((me - torch.arange(workers)) % workers, torch.tensor(shard.halo_counts))
+    waits = torch.zeros(shard.num_nodes, dtype=torch.int64)
+    waits.scatter_reduce_(0, row_numbers(shard.remote.indptr), of_slot[shard.remote.indices.long()], "amax")
+    read = torch.zeros(shard.num_nodes, dtype=torch.int64)
+    for ahead in range(1, workers):
+        rows = route.send_rows[(me + ahead) % workers]
+        read[rows if isinstance(rows, slice) else rows.cpu()] = ahead
+    unread = torch.where(waits > 0, workers * workers + waits, -1)
+    return order_by(shard, comm, torch.where(read > 0, workers * waits + read, unread))
 
 
 def order_by(shard: Shard, comm: Communicator, rank: Tensor) -> Shard:

@@ -131,10 +131,12 @@ def backward(
             own_done = True
         while len(homeward) > schedule.prefetch:
             _land(homeward)
-    if may_be_late and homeward and len(d_src) == 1:
+    if may_be_late and len(d_src) == 1 and len(homeward) == len(topology.rounds):
         flights, homeward = homeward, deque()
-        expect(d_src[0], topology.read_rows, lambda: _land_all(flights))
-    _land_all(homeward)
+        unread, *read = topology.home_spans
+        expect(d_src[0], [(lambda: None, unread), *((lambda: _land(flights), spans) for spans in read)])
+    while homeward:
+        _land(homeward)
     return reducer.finish_backward(state), d_src
 
 
@@ -207,11 +209,6 @@ def _start_home(topology: Topology, wire: Wire, number: int, at: int, d_rows: Te
     codec = wire.backward(number, at, d_rows.shape[1])
     route = topology.rounds[number].route.transpose()
     return start_exchange(topology.comm, route, d_rows, codec, "hidden_backward", "halo gradients", out=d_own)
-
-
-def _land_all(flights: deque[list[InFlight]]) -> None:
-    while flights:
-        _land(flights)
 
 
 def _land(flights: deque[list[InFlight]]) -> None:

@@ -7,6 +7,7 @@ for each worker, all of them started together, is `overlapped`.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -182,6 +183,26 @@ class Topology:
         waiting = [block.csr.degrees().nonzero() for block in self.plain.rounds]
         first = [int(rows[0]) if rows.numel() else self.num_out for rows in waiting]
         return tuple(min(first[done:], default=self.num_out) for done in range(len(first) + 1))
+
+    @cached_property
+    def home_spans(self) -> tuple[tuple[slice, ...], ...]:
+        """Rows that nobody else reads, and those whose gradient is complete after each round's has come home.
+
+        Where rows are in no order that serves, there would be many spans: then all wait for the last round.
+        """
+        last = torch.zeros(self.num_in, dtype=torch.int64)
+        for number, round in enumerate(self.rounds, 1):
+            for peer, rows in enumerate(round.route.send_rows):
+                if peer != self.comm.worker and num_rows(rows):
+                    last[rows if isinstance(rows, slice) else rows.cpu()] = number
+        changes = (last[1:] != last[:-1]).nonzero().squeeze(1) + 1
+        if changes.numel() > (len(self.rounds) + 1) ** 2:
+            return (*[()] * len(self.rounds), (slice(0, self.num_in),))
+        ends = [0, *changes.tolist(), self.num_in]
+        spans: list[list[slice]] = [[] for _ in range(len(self.rounds) + 1)]
+        for start, stop in pairwise(ends):
+            spans[int(last[start]) if self.num_in else 0].append(slice(start, stop))
+        return tuple(tuple(some) for some in spans)
 
     @cached_property
     def read_rows(self) -> slice:
