@@ -1,7 +1,7 @@
 """Several hosts on one machine: network namespaces on a switch, each behind a link of a stated bandwidth.
 
 Needs root and iproute2. Only names that this module has made are touched, and they are gone at the end. All hosts use
-TCP's plain congestion control (reno), whatever this machine prefers: bbr, for one, leaves a fifth of such links idle.
+TCP's plain congestion control (reno), whatever this machine prefers: bbr, for one, does not fill such links.
 """
 
 import json

@@ -1,6 +1,6 @@
 """An epoch over slow links: raw, bf16 and quantised rows, each with and without overlap, beside what is possible.
 
-    python -m benchmarks.network [--quick] [--only gcn] [--json FILE] [--plot FILE.png]
+    python -m benchmarks.network [--quick] [--only "gcn, 30 Mb/s"] [--json FILE] [--plot FILE.png]
 
 4 workers of one thread in 4 network namespaces on a switch (root and iproute2 needed), every link shaped with `tc tbf`
 to a stated bandwidth in both directions; `synthetic:arxiv` in 4 parts, 3 layers of 256 (`--quick`: a tenth of it). All
@@ -106,8 +106,10 @@ def measure_epochs(
 
 def sweep(bench: Bench, hosts: Hosts, workers: list[Any], name: str, bandwidths: tuple[float | None, ...]) -> None:
     for megabits in bandwidths:
-        hosts.shape(megabits)
         where = f"{name}, unshaped" if megabits is None else f"{name}, {megabits:g} Mb/s"
+        if not bench.wanted(where):
+            continue
+        hosts.shape(megabits)
         found: dict[tuple[str, bool], dict[str, float]] = {}
         for codec in CODECS:
             for overlap in (False, True):
@@ -194,7 +196,7 @@ def main() -> int:
     graph = "synthetic:arxiv?nodes=16934" if quick else "synthetic:arxiv"
     with workers_behind_links(WORKERS, "benchmarks.network", graph) as (hosts, workers):
         for name in MODELS:
-            if bench.wanted(name) and not (quick and name == "sage"):
+            if not (quick and name == "sage"):
                 sweep(bench, hosts, workers, name, (100.0, None) if quick else BANDWIDTHS[name])
     if bench.options.plot is not None:
         draw(bench.rows, bench.options.plot)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.comm import Communicator, Route, build_route, raw, start_exchange
+from weft.comm.turns import partners
 from weft.partition import Shard
 from weft.partition.shard import invert, pick_rows, row_numbers, select, sort_pairs
 
@@ -51,14 +52,15 @@ def order_for_overlap(shard: Shard, comm: Communicator) -> Shard:
     """
     me, workers = comm.worker, comm.num_workers
     route = build_route(comm, shard.halo_rows, shard.halo_counts, shard.num_nodes)
-    # Forward, rows of the worker before come first and those of the one after last; backward it is the other way.
-    of_slot = torch.repeat_interleave((me - torch.arange(workers)) % workers, torch.tensor(shard.halo_counts))
+    turn_of = torch.zeros(workers, dtype=torch.int64)  # in which rows of each worker come
+    read = torch.zeros(shard.num_nodes, dtype=torch.int64)  # in which the last of others' gradients come home
+    for turn, (to, by) in enumerate(partners(me, workers), 1):
+        turn_of[by] = turn
+        rows = route.send_rows[to]
+        read[rows if isinstance(rows, slice) else rows.cpu()] = turn
+    of_slot = torch.repeat_interleave(turn_of, torch.tensor(shard.halo_counts))
     waits = torch.zeros(shard.num_nodes, dtype=torch.int64)
     waits.scatter_reduce_(0, row_numbers(shard.remote.indptr), of_slot[shard.remote.indices.long()], "amax")
-    read = torch.zeros(shard.num_nodes, dtype=torch.int64)
-    for ahead in range(1, workers):
-        rows = route.send_rows[(me + ahead) % workers]
-        read[rows if isinstance(rows, slice) else rows.cpu()] = ahead
     unread = torch.where(waits > 0, workers * workers + waits, -1)
     return order_by(shard, comm, torch.where(read > 0, workers * waits + read, unread))
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from weft.aggregate.blocks import Block, by_relation, row_sums, with_self_loops
 from weft.comm import Communicator, Route, Rows, build_route, raw, start_exchange
 from weft.comm.route import num_rows
+from weft.comm.turns import partners
 from weft.errors import UserError
 from weft.partition import Shard
 from weft.partition.shard import take_columns
@@ -334,8 +335,7 @@ def make_rounds(shard: Shard, comm: Communicator, route: Route, schedule: Schedu
     sizes = comm.all_gather(torch.tensor([route.num_in]), "control", "rows of every worker").flatten().tolist()
     starts = [rows.start for rows in route.recv_rows if isinstance(rows, slice)]
     rounds = []
-    for shift in range(1, comm.num_workers):
-        to, source = (comm.worker + shift) % comm.num_workers, (comm.worker - shift) % comm.num_workers
+    for to, source in partners(comm.worker, comm.num_workers):
         first = starts[source]
         asked = shard.halo_rows[first : first + shard.halo_counts[source]].contiguous()
         for ours, theirs in zip(

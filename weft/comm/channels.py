@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from weft.comm.communicator import Communicator
+from weft.comm.turns import partners
 
 _SMALL, _FIRST, _MOST = 256, 1 << 16, 1 << 22  # bytes of the messages that are timed
 _AIM_SECONDS = 0.04
@@ -56,8 +57,7 @@ def _fastest(comm: Communicator, size: int) -> Tensor:
     best[comm.worker] = 0.0
     leaving, arriving = torch.zeros(2, size, dtype=torch.uint8)
     nobody: list[Tensor | None] = [None] * comm.num_workers
-    for ahead in list(range(1, comm.num_workers)) * _ROUNDS:
-        to, by = (comm.worker + ahead) % comm.num_workers, (comm.worker - ahead) % comm.num_workers
+    for to, by in partners(comm.worker, comm.num_workers) * _ROUNDS:
         outgoing, incoming = list(nobody), list(nobody)
         outgoing[to], incoming[by] = leaving, arriving
         comm.barrier("channels")

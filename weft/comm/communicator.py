@@ -25,7 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from weft.comm.failure import Reports, patience_seconds
 from weft.comm.process import report_step
-from weft.comm.turns import WORTHWHILE_BYTES, Turn, Turns, Waitable
+from weft.comm.turns import WORTHWHILE_BYTES, Turn, Turns, Waitable, partners
 from weft.errors import UserError, WorkerLost, unknown
 
 KINDS = ("ids", "topology", "features", "hidden_forward", "hidden_backward", "gradients", "control")
@@ -203,8 +203,7 @@ class Communicator:
     def _take_turns(self, pending: Pending, starts: dict[tuple[bool, int], list[Callable[[], Any]]]) -> None:
         """Leaves messages to a thread that starts them turn by turn, first to the next worker."""
         turns = []
-        for ahead in range(1, self.num_workers):
-            to, by = (self.worker + ahead) % self.num_workers, (self.worker - ahead) % self.num_workers
+        for to, by in partners(self.worker, self.num_workers):
             turn = Turn(starts.get((True, by), []), starts.get((False, to), []))
             if turn.receives:
                 pending._receives[by] = [Waitable(turn.wait_received)]

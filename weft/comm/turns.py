@@ -12,7 +12,12 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-WORTHWHILE_BYTES = 1 << 16  # to all peers together: less is through before turns could order it
+WORTHWHILE_BYTES = 1 << 16  # to all peers, or from all: less is through before turns could order it
+
+
+def partners(worker: int, num_workers: int) -> list[tuple[int, int]]:
+    """Of each turn, whom this worker sends to and whom it receives from."""
+    return [((worker + ahead) % num_workers, (worker - ahead) % num_workers) for ahead in range(1, num_workers)]
 
 
 class Waitable(NamedTuple):
