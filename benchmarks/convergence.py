@@ -60,10 +60,10 @@ CASES: dict[str, dict[str, Any]] = {
         "eval_every": 5,
     },
     "synthetic:arxiv": {
-        "model": {"layers": 3, "hidden": 128, "dropout": 0.3},
+        "model": {"layers": 3, "hidden": 128, "norm": "layer", "dropout": 0.3},
         "optim": {"lr": 0.01},
-        "epochs": 60,
-        "eval_every": 5,
+        "epochs": 50,
+        "eval_every": 10,
     },
 }
 ASSIGN_CYCLE = 20
