@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from weft.errors import UserError
 from weft.layers import ModelConfig, check_model
 from weft.sample import SampleConfig
+from weft.serverless.settings import ExecutorConfig
 from weft.strategy import ExchangeConfig, MemoryConfig, check_exchange, check_plan, resolve_strategy
 from weft.train.metrics import check_metric
 from weft.train.optim import OptimConfig
@@ -49,6 +50,7 @@ class RunConfig(BaseModel):
     link: LinkConfig = Field(default_factory=LinkConfig)
     sample: SampleConfig = Field(default_factory=SampleConfig)
     memory: MemoryConfig = Field(default_factory=MemoryConfig)
+    executor: ExecutorConfig = Field(default_factory=ExecutorConfig)
     partition: PartitionConfig = Field(default_factory=PartitionConfig)
 
 
@@ -66,6 +68,7 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
     check_exchange(config.exchange, config.model.name, config.model.reduce)
     check_plan(config.exchange, config.sample, config.model.layers)
     check_task(config)
+    check_executor(config)
     if config.train.metric != "auto":
         check_metric(config.train.metric)
     return config
@@ -90,6 +93,37 @@ def check_task(config: RunConfig) -> None:
         raise UserError(f"edges are judged by roc_auc, not {config.train.metric}: leave train.metric out")
     if config.train.select == "loss":
         raise UserError("edges are judged by roc_auc on validation: leave train.select out")
+
+
+def check_executor(config: RunConfig) -> None:
+    """Refuses what a pipeline of intervals cannot do, with the reason."""
+    executor, exchange = config.executor, config.exchange
+    if not executor.pipelines:
+        if executor.staleness != "pipe":
+            raise UserError(
+                "executor.staleness lets intervals run ahead of each other, and this run has none: set "
+                "executor.intervals, or use --strategy dorylus"
+            )
+        return
+    if isinstance(executor.staleness, int) and executor.staleness < 0:
+        raise UserError(f"executor.staleness is {executor.staleness}: use pipe, 0 or more")
+    if exchange.plan != "full":
+        raise UserError(f"executor {executor.name} goes over the full graph in intervals: use plan full")
+    if exchange.schedule != "materialised" or exchange.codec != "raw":
+        raise UserError(
+            f"executor {executor.name} sends rows when an interval has made them, as they are: leave out "
+            f"exchange.schedule and exchange.codec"
+        )
+    if config.device != "cpu" or config.train.precision == "bfloat16":
+        raise UserError(f"executor {executor.name} works in host memory, in float32 or float64: use device cpu")
+    if executor.name == "lambda" and executor.workers == 0:
+        raise UserError("executor lambda starts its functions itself: set executor.workers to 1 or more")
+    if executor.most_workers is not None and executor.most_workers < executor.workers:
+        raise UserError(
+            f"executor.most_workers is {executor.most_workers}, less than executor.workers, {executor.workers}"
+        )
+    if executor.wire == "bfloat16" and config.train.precision == "float64":
+        raise UserError("executor.wire=bfloat16 halves float32: use train.precision=float32 with it")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -95,6 +95,10 @@ PRESETS = {
         about="sampled minibatches, each shared by all workers: every vertex computed once, by its owner",
         settings={"exchange": {"plan": "split"}},
     ),
+    "dorylus": Preset(
+        about="full graph in intervals, products in a pool of workers or in cloud functions, rows an epoch old at most",
+        settings={"executor": {"name": "pool", "staleness": 0}},
+    ),
 }
 
 

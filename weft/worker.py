@@ -5,6 +5,7 @@ import json
 import os
 import statistics
 import time
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -32,11 +33,12 @@ from weft.train.checkpoint import load_checkpoint, load_weights, newest_valid
 from weft.train.console import Console
 from weft.train.evaluate import pick_masks
 from weft.train.links import Edges, HeldOut
-from weft.train.loop import WIRE, Outcome, Task, fit
+from weft.train.loop import WIRE, Executor, Outcome, Task, fit
 from weft.train.machine import describe_machine, peak_rss_bytes
 from weft.train.minibatches import MakeSource, make_minibatches
-from weft.train.objective import Vertices, input_rows
+from weft.train.objective import Objective, Vertices, input_rows
 from weft.train.runfolder import RunFolder
+from weft.train.steps import FullGraph
 from weft.train.trace import Trace, merge_files
 
 EXIT_INTERRUPTED = 143
@@ -122,7 +124,7 @@ def open_worker(run: Path, config: RunConfig | None = None, training: bool = Fal
     if full and not memory.spills() and config.device == "cpu":
         refuse_if_too_large(load, config.exchange, config.memory, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     sizes = None
-    if full and training and restricts(config, model):
+    if full and training and not config.executor.pipelines and restricts(config, model):
         shard, sizes = _restrict(config, shard, comm, len(cast(Stack, model).layers))
     if sizes is None and config.exchange.schedule == "overlapped" and comm.num_workers > 1:
         shard = order_for_overlap(shard, comm)
@@ -220,8 +222,10 @@ def train(run: Path, resume: bool, quiet: bool = False, config: RunConfig | None
             on_epoch=console.update,
             trace=trace,
         )
+        if config.executor.pipelines:
+            task.executor = _executor(worker, task.objective)
         try:
-            with memory.spilled_activations():
+            with memory.spilled_activations(), closing(task.executor) if task.executor else nullcontext():
                 outcome = fit(task, resume)
         except (MemoryError, OSError, RuntimeError) as error:
             if not ran_out(error):
@@ -255,6 +259,19 @@ def _objective(worker: Worker, training: bool = True) -> Vertices | Edges:
     if worker.held is not None:
         return Edges(view, model, x, worker.held, config.link, minibatches, config.sample, config.seed)
     return Vertices(view, model, x, config.train, minibatches, config.sample, config.seed, training)
+
+
+def _executor(worker: Worker, objective: Objective) -> Executor:
+    """Who runs the epochs where intervals go through them by themselves."""
+    from weft.serverless.executor import Pipelined  # sockets are an extra
+
+    config, steps = worker.config, objective.steps
+    assert isinstance(steps, FullGraph)
+    cache = config.train.cache_input
+    return Pipelined(
+        worker.view, worker.model, steps.x, steps.loss_of, config.executor, config.optim, config.seed,
+        config.train.epochs, cache,
+    )  # fmt: skip
 
 
 def evaluate(run: Path) -> tuple[dict[str, float], int]:

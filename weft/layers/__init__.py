@@ -7,6 +7,7 @@ from weft.layers.layer import Layer
 from weft.layers.norm import BatchNorm, LayerNorm
 from weft.layers.rgcn import RGCN
 from weft.layers.sage import SAGE
+from weft.layers.separable import Separable
 from weft.layers.stack import (
     ModelConfig,
     Stack,
@@ -28,6 +29,7 @@ __all__ = [
     "Layer",
     "LayerNorm",
     "ModelConfig",
+    "Separable",
     "Stack",
     "Transformer",
     "add_embedding",

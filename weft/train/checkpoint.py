@@ -9,6 +9,7 @@ manifest comes last and names every file with its sha256.
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,9 @@ class Progress:
 
 def save_checkpoint(
     folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, best: dict[str, Tensor],
-    view: GraphView,
+    view: GraphView, notes: Mapping[str, Any] | None = None,
 ) -> Path:  # fmt: skip
-    """Writes a generation, all workers together, and removes the ones that are too old."""
+    """Writes a generation, all workers together, and removes the ones that are too old. The manifest holds `notes`."""
     comm = view.comm
     final = folder / f"epoch-{progress.epoch:06d}"
     partial = folder / f".{final.name}.partial"
@@ -60,7 +61,7 @@ def save_checkpoint(
     comm.barrier("checkpoint files")
     if comm.worker == 0:
         files = {file.name: sha256_of(file) for file in sorted(partial.iterdir())}
-        manifest = {"weft": "checkpoint", "format": 1, "progress": vars(progress), "files": files}
+        manifest = {"weft": "checkpoint", "format": 1, "progress": vars(progress), **(notes or {}), "files": files}
         with (partial / _MANIFEST).open("w") as handle:
             json.dump(manifest, handle, indent=2)
             handle.flush()

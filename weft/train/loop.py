@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,26 @@ from weft.train.trace import Trace
 WIRE = tuple(kind for kind in KINDS if kind != "control")
 
 
+class Executor(Protocol):
+    """Who goes through epochs where it is not this loop, pass by pass: intervals in a pipeline."""
+
+    def start(self, optimiser: torch.optim.Optimizer, epoch: int) -> None:
+        """Begins after this epoch."""
+        ...
+
+    def epoch(self, epoch: int) -> dict[str, Any]:
+        """Goes on until the weights hold this epoch's update; its record, alike on every worker."""
+        ...
+
+    def before_checkpoint(self) -> dict[str, Any]:
+        """Makes weights and optimiser whole on every worker; what to note in the checkpoint's manifest."""
+        ...
+
+    def close(self) -> None:
+        """Ends whatever it started, also where training failed."""
+        ...
+
+
 @dataclass
 class Task:
     """One worker's share of a run: what it trains, on what, and where it writes (worker 0 alone does)."""
@@ -40,6 +60,7 @@ class Task:
     on_step: Callable[[int, int, int], None] = lambda epoch, step, steps: None  # after each of an epoch's minibatches
     on_epoch: Callable[[dict[str, Any]], None] = lambda record: None
     trace: Trace = field(default_factory=lambda: Trace(enabled=False))
+    executor: Executor | None = None  # None: this loop itself
 
 
 @dataclass
@@ -66,6 +87,8 @@ def fit(task: Task, resume: bool = False) -> Outcome:
         restore_exchange(path, view)
         if comm.worker == 0:
             task.folder.cut(progress.epoch)
+    if task.executor is not None:
+        task.executor.start(optimiser, progress.epoch)
     stop = _StopFlag()
     records: list[dict[str, Any]] = []
     stopped_early, last_saved, loss = False, progress.epoch, math.nan
@@ -74,7 +97,10 @@ def fit(task: Task, resume: bool = False) -> Outcome:
         comm.step = f"epoch {progress.epoch}"
         task.trace.enabled = 2 <= progress.epoch < 2 + config.trace_epochs or progress.epoch == config.epochs == 1
         with task.trace.span(f"epoch {progress.epoch}", "epoch", epoch=progress.epoch):
-            record = _epoch(task, steps, optimiser, progress.epoch, stop)
+            if task.executor is None:
+                record = _epoch(task, steps, optimiser, progress.epoch, stop)
+            else:
+                record = _executed(task, task.executor, progress.epoch, stop)
             loss = record["train_loss"]
             if not math.isfinite(loss):
                 _give_up(task, record)
@@ -93,12 +119,12 @@ def fit(task: Task, resume: bool = False) -> Outcome:
             task.folder.append(record)
         task.on_epoch(record)
         if config.checkpoint_every and progress.epoch % config.checkpoint_every == 0:
-            save_checkpoint(task.folder.checkpoints, model, optimiser, progress, best, view)
+            _save(task, optimiser, progress, best)
             last_saved = progress.epoch
     comm.step = "the end"
     steps.close()
     if last_saved != progress.epoch or not records:
-        save_checkpoint(task.folder.checkpoints, model, optimiser, progress, best, view)
+        _save(task, optimiser, progress, best)
     stop.restore()
     last = _weights(model)
     model.load_state_dict(best)
@@ -135,6 +161,25 @@ def _epoch(task: Task, steps: Steps, optimiser: torch.optim.Optimizer, epoch: in
         "wire_bytes": {kind: int(count) for kind, count in zip(WIRE, totals[2:], strict=True)},
         "phase_seconds": clock.laps,
     }
+
+
+def _executed(task: Task, executor: Executor, epoch: int, stop: "_StopFlag") -> dict[str, Any]:
+    """The same record, of an epoch that somebody else went through."""
+    comm = task.view.comm
+    sent = dict(comm.sent)
+    record = executor.epoch(epoch)
+    totals = _totals(comm, 0.0, stop, sent, dict.fromkeys(KINDS, 0))
+    return {
+        "epoch": epoch,
+        **record,
+        "learning_rate": learning_rate(task.optim, epoch, task.train.epochs),
+        "wire_bytes": {kind: int(count) for kind, count in zip(WIRE, totals[2:], strict=True)},
+    }
+
+
+def _save(task: Task, optimiser: torch.optim.Optimizer, progress: Progress, best: dict[str, Tensor]) -> None:
+    notes = {} if task.executor is None else task.executor.before_checkpoint()
+    save_checkpoint(task.folder.checkpoints, task.model, optimiser, progress, best, task.view, notes)
 
 
 def _step(task: Task, step: Step, optimiser: torch.optim.Optimizer, clock: "_Clock") -> tuple[float, float]:

@@ -1,0 +1,194 @@
+"""Runs of a small graph through a pipeline of intervals, and as one pass over the whole graph."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.partition.drawn import graph_of
+from weft.aggregate import GraphView
+from weft.comm import Communicator, all_reduce_gradients
+from weft.layers import ModelConfig, Separable, Stack, build_model
+from weft.partition import Shard, make_shards
+from weft.serverless.executor import Pipelined
+from weft.serverless.settings import ExecutorConfig
+from weft.train.loss import GlobalLoss
+from weft.train.optim import OptimConfig, build_optimiser, learning_rate
+
+FEATURES, CLASSES = 5, 3
+
+
+class Averaging(Separable):
+    """A user's layer without a function of edges."""
+
+    reduce = "mean"
+    before_weights = ("weight",)
+    after_weights = ("root", "shift")
+
+    def __init__(self, num_in: int, num_out: int) -> None:
+        super().__init__()
+        self.num_out = self.num_sent = num_out
+        self.weight = nn.Parameter(torch.randn(num_in, num_out) * 0.5)
+        self.root = nn.Parameter(torch.randn(num_in, num_out) * 0.5)
+        self.shift = nn.Parameter(torch.randn(num_out) * 0.1)
+
+    @staticmethod
+    def before(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.tanh(x @ weight)
+
+    @staticmethod
+    def after(gathered: Tensor, x: Tensor, root: Tensor, shift: Tensor) -> Tensor:
+        return gathered + x @ root + shift
+
+
+class Gated(Separable):
+    """A user's layer whose edges have a function with weights of its own: two heads."""
+
+    heads = 2
+    before_weights = ("weight",)
+    edge_weights = ("gate", "scale")
+
+    def __init__(self, num_in: int, num_out: int) -> None:
+        super().__init__()
+        self.num_out = self.num_sent = 2 * num_out
+        self.weight = nn.Parameter(torch.randn(num_in, 2 * num_out) * 0.5)
+        self.gate = nn.Parameter(torch.randn(2 * num_out, 2) * 0.5)
+        self.scale = nn.Parameter(torch.tensor([1.5, 0.5]))
+
+    @staticmethod
+    def before(x: Tensor, weight: Tensor) -> Tensor:
+        return x @ weight
+
+    @staticmethod
+    def edge(source: Tensor, target: Tensor, gate: Tensor, scale: Tensor) -> Tensor:
+        return torch.tanh((source + 0.5 * target) @ gate) * scale
+
+
+@dataclass(frozen=True)
+class Case:
+    model: ModelConfig
+    multi_label: bool = False
+    aggregates_input: bool = True
+    optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=0.05))
+    class_weights: str = "none"
+    own: bool = False
+    dtype: torch.dtype = torch.float64
+
+
+_BASE = ModelConfig(name="gcn", layers=2, hidden=4, dropout=0.0)
+CASES = {
+    "gcn": Case(_BASE),
+    "gcn-three": Case(_BASE.model_copy(update={"layers": 3, "dropout": 0.4})),
+    "gcn-wide": Case(_BASE.model_copy(update={"hidden": 7, "residual": True}), aggregates_input=False),
+    "gcn-one": Case(_BASE.model_copy(update={"layers": 1})),
+    "sage": Case(_BASE.model_copy(update={"name": "sage", "dropout": 0.3, "norm": "layer"})),
+    "sage-residual": Case(_BASE.model_copy(update={"name": "sage", "hidden": 6, "residual": True, "reduce": "sum"})),
+    "sage-wide": Case(_BASE.model_copy(update={"name": "sage", "layers": 3, "hidden": 7}), aggregates_input=False),
+    "gat": Case(_BASE.model_copy(update={"name": "gat", "heads": 3, "activation": "elu", "dropout": 0.2})),
+    "gat-three": Case(_BASE.model_copy(update={"name": "gat", "heads": 2, "output_heads": 2, "layers": 3})),
+    "gat-residual": Case(_BASE.model_copy(update={"name": "gat", "heads": 2, "residual": True})),
+    "labels": Case(_BASE, multi_label=True, class_weights="balanced"),
+    "balanced": Case(_BASE, class_weights="balanced", optim=OptimConfig(name="sgd", lr=0.1, clip_norm=0.05)),
+    "separable": Case(_BASE.model_copy(update={"dropout": 0.3}), own=True),
+}
+
+
+def build(case: Case) -> nn.Module:
+    torch.manual_seed(5)
+    if case.own:
+        layers: list[nn.Module] = [Averaging(FEATURES, 4), Gated(4, 3), Averaging(6, CLASSES)]
+        model: nn.Module = Stack(layers, case.model, [FEATURES, 4, 6, CLASSES])
+    else:
+        model = build_model(case.model, FEATURES, CLASSES)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape))
+    return model.to(case.dtype)
+
+
+def some_shards(num_workers: int, num_nodes: int = 40, num_edges: int = 200, skewed: bool = True) -> list[Shard]:
+    """A directed graph; one worker has much more of it than others."""
+    generator = torch.Generator().manual_seed(num_workers)
+    edges = torch.randint(0, num_nodes, (num_edges, 2), generator=generator).tolist()
+    graph = graph_of(num_nodes, [tuple(edge) for edge in edges], weighted=False)
+    span = 2 * num_workers if skewed else num_workers
+    owner = torch.randint(0, span, (num_nodes,), generator=generator).clamp(max=num_workers - 1)
+    return make_shards(graph, owner.int(), num_workers)
+
+
+def data(shard: Shard, case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, targets and training rows of one worker."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(shard.num_global_nodes, FEATURES, generator=generator, dtype=torch.float64)
+    if case.multi_label:
+        y = torch.randint(-1, 2, (shard.num_global_nodes, CLASSES), generator=generator)
+    else:
+        y = torch.randint(0, CLASSES, (shard.num_global_nodes,), generator=generator)
+    trains = torch.rand(shard.num_global_nodes, generator=generator) < 0.6
+    ids = shard.global_ids
+    return x[ids].to(case.dtype), y[ids], trains[ids].nonzero().squeeze(1)
+
+
+def whole_pass(comm: Communicator, shards: list[Shard], case: Case, epochs: int) -> dict[str, Any]:
+    """The same epochs as one pass over the whole graph each."""
+    view, model, x, loss_of = _set_up(comm, shards, case)
+    optimiser = build_optimiser(case.optim, model)
+    if case.aggregates_input:
+        view.hold_constant(x)
+    losses = []
+    for epoch in range(1, epochs + 1):
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(case.optim, epoch, epochs)
+        optimiser.zero_grad()
+        view.noise.begin(epoch)
+        loss = loss_of(model(view, x))
+        loss.backward()
+        all_reduce_gradients(comm, model.parameters())
+        if case.optim.clip_norm is not None:
+            norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+            for parameter in model.parameters():
+                parameter.grad *= min(1.0, case.optim.clip_norm / float(norm))
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+        optimiser.step()
+        losses.append(float(comm.all_reduce(loss.detach().double().view(1), "control", "loss")))
+    return {"losses": losses, "weights": _weights(model), "gradients": gradients}
+
+
+def pipelined(
+    comm: Communicator,
+    shards: list[Shard],
+    case: Case,
+    epochs: int,
+    config: ExecutorConfig,
+    make: Any = None,
+    stop_after: int | None = None,
+) -> dict[str, Any]:
+    view, model, x, loss_of = _set_up(comm, shards, case)
+    optimiser = build_optimiser(case.optim, model)
+    run = Pipelined(view, model, x, loss_of, config, case.optim, 0, epochs, case.aggregates_input, make=make)
+    run.start(optimiser, 0)
+    try:
+        records = [run.epoch(epoch) for epoch in range(1, (stop_after or epochs) + 1)]
+    finally:
+        run.close()
+    return {
+        "losses": [record["train_loss"] for record in records],
+        "norms": [record["grad_norm"] for record in records],
+        "weights": _weights(model),
+        "usage": records[-1]["functions"],
+        "waste": vars(run.server.waste),
+        "sent": dict(comm.sent),
+    }
+
+
+def _set_up(comm: Communicator, shards: list[Shard], case: Case) -> tuple[GraphView, nn.Module, Tensor, GlobalLoss]:
+    view = GraphView(shards[comm.worker], comm)
+    view.noise.seed = 0
+    x, y, rows = data(view.shard, case)
+    loss_of = GlobalLoss(y, rows, CLASSES, case.class_weights, comm)  # type: ignore[arg-type]
+    return view, build(case).train(), x, loss_of
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}

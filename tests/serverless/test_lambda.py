@@ -1,0 +1,118 @@
+"""Functions behind the Invoke API, in processes of the real runtime client on this machine: nothing is imitated."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+pytest.importorskip("awslambdaric", reason="needs weft[serverless]")
+pytest.importorskip("boto3", reason="needs weft[serverless]")
+
+from tests.serverless.cases import CASES, pipelined, some_shards
+from tests.workers import run_workers
+from weft.comm import Communicator
+from weft.errors import UserError
+from weft.serverless.deploy import HANDLER
+from weft.serverless.endpoint import Endpoint
+from weft.serverless.settings import ExecutorConfig
+
+
+@pytest.fixture(autouse=True)
+def account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client signs what it sends, so it wants something to sign with."""
+    for name, value in {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "local"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "local")
+
+
+@contextmanager
+def running(concurrency: int = 4) -> Iterator[tuple[str, Endpoint]]:
+    """An endpoint in a thread of its own."""
+    loop, endpoint = asyncio.new_event_loop(), Endpoint({"weft": HANDLER}, concurrency)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    address = asyncio.run_coroutine_threadsafe(endpoint.start(), loop).result(30)
+    try:
+        yield address, endpoint
+    finally:
+        asyncio.run_coroutine_threadsafe(endpoint.stop(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+def config(address: str, **settings: object) -> ExecutorConfig:
+    return ExecutorConfig(name="lambda", intervals=4, placement="functions", endpoint=address, **settings)  # type: ignore[arg-type]
+
+
+def run_here(settings: ExecutorConfig, epochs: int = 3, name: str = "gcn-three") -> dict[str, object]:
+    return pipelined(Communicator.alone(), some_shards(1), CASES[name], epochs, settings)
+
+
+@pytest.mark.parametrize("mode", ["lease", "task"])
+def test_bitwise_as_inline(mode: str) -> None:
+    wanted = run_here(ExecutorConfig(intervals=4))
+    with running() as (address, endpoint):
+        found = run_here(config(address, mode=mode, workers=2))
+    assert found["losses"] == wanted["losses"]
+    for name, value in wanted["weights"].items():  # type: ignore[attr-defined]
+        assert torch.equal(value, found["weights"][name])  # type: ignore[index]
+    assert endpoint.invocations >= 2
+    if mode == "lease":
+        assert endpoint.invocations <= 4  # a lease does many tasks
+
+
+def test_a_killed_function_is_replaced() -> None:
+    wanted = run_here(ExecutorConfig(intervals=4), epochs=8, name="gat")
+    with running() as (address, endpoint):
+        done = threading.Event()
+
+        def kill() -> None:
+            """Whoever has been there for a while, a few times."""
+            for _ in range(4):
+                if not done.wait(3.0):
+                    for process in endpoint.processes[:1]:
+                        os.kill(process, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            found = run_here(config(address, workers=2, delay_ms=60), epochs=8, name="gat")
+        finally:
+            done.set()
+            killer.join()
+    assert found["losses"] == wanted["losses"]
+    assert endpoint.cold_starts > 2
+
+
+def test_throttled_runs_finish() -> None:
+    """More functions are wanted than the account may have at once."""
+    with running(concurrency=1) as (address, endpoint):
+        found = run_here(config(address, workers=3))
+    assert endpoint.throttled > 0
+    assert found["losses"] == run_here(ExecutorConfig(intervals=4))["losses"]
+
+
+def test_what_cannot_work_is_said_at_once() -> None:
+    with running() as (address, _), pytest.raises(UserError, match="cannot be invoked"):
+        run_here(config(address, function="another"))
+    started = time.monotonic()
+    with pytest.raises(UserError, match="does not fit in a payload"), running() as (address, _):
+        big = some_shards(1, num_nodes=60_000, num_edges=1000)
+        pipelined(Communicator.alone(), big, CASES["gcn"], 1, config(address, mode="task").model_copy(
+            update={"intervals": 1}))  # fmt: skip
+    assert time.monotonic() - started < 60
+
+
+def test_two_servers_share_an_account() -> None:
+    shards, case = some_shards(2), CASES["sage"]
+    wanted = run_workers(pipelined, 2, shards, case, 3, ExecutorConfig(intervals=4))
+    with running() as (address, _):
+        found = run_workers(pipelined, 2, shards, case, 3, config(address, workers=1))
+    assert [one["losses"] for one in found] == [one["losses"] for one in wanted]

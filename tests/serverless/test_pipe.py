@@ -1,0 +1,77 @@
+"""A pipeline that waits at every layer computes what one pass over the whole graph does, whoever multiplies."""
+
+import pytest
+import torch
+
+from tests.serverless.cases import CASES, build, pipelined, some_shards, whole_pass
+from tests.workers import run_workers
+from weft.serverless.settings import ExecutorConfig
+
+EPOCHS = 4
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+@pytest.mark.parametrize("name", CASES)
+def test_pipe_is_the_whole_pass(name, num_workers):
+    """Losses and weights after some epochs of training, float64; intervals of some workers are empty."""
+    shards = some_shards(num_workers)
+    case = CASES[name]
+    config = ExecutorConfig(intervals=4)
+    wanted = run_workers(whole_pass, num_workers, shards, case, EPOCHS)
+    found = run_workers(pipelined, num_workers, shards, case, EPOCHS, config)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one["losses"], other["losses"], rtol=1e-12, atol=1e-12)
+        for weight, value in other["weights"].items():
+            torch.testing.assert_close(one["weights"][weight], value, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["gcn-three", "sage", "gat", "separable"])
+def test_first_gradient(name):
+    """One step of plain descent shows the gradient itself: 1e-12."""
+    shards, case = some_shards(2), CASES[name]
+    case = type(case)(
+        **{**vars(case), "optim": case.optim.model_copy(update={"name": "sgd", "lr": 1.0, "momentum": 0})}
+    )
+    wanted = run_workers(whole_pass, 2, shards, case, 1)
+    found = run_workers(pipelined, 2, shards, case, 1, ExecutorConfig(intervals=3))
+    start = {key: p.detach() for key, p in build(case).named_parameters()}
+    for weight, gradient in wanted[0]["gradients"].items():
+        moved = start[weight] - found[0]["weights"][weight]
+        torch.testing.assert_close(moved, gradient, rtol=0, atol=1e-12)
+
+
+def test_every_parameter_of_attention_moves():
+    found = run_workers(pipelined, 2, some_shards(2), CASES["gat"], 2, ExecutorConfig(intervals=3, staleness=1))
+    for name, weight in build(CASES["gat"]).named_parameters():
+        assert (found[0]["weights"][name] != weight).any(), name
+
+
+@pytest.mark.parametrize("name", ["gcn-three", "gat"])
+def test_bitwise_the_same_in_a_pool(name):
+    """Whoever does a product, and in whatever order answers come."""
+    shards, case = some_shards(2), CASES[name]
+    here = run_workers(pipelined, 2, shards, case, EPOCHS, ExecutorConfig(intervals=4))
+    config = ExecutorConfig(name="pool", intervals=4, workers=2, placement="functions")
+    there = run_workers(pipelined, 2, shards, case, EPOCHS, config)
+    assert here[0]["losses"] == there[0]["losses"]
+    for weight, value in here[0]["weights"].items():
+        assert torch.equal(value, there[0]["weights"][weight]), weight
+    assert there[0]["usage"]["tasks"] > 0
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_stale_runs_go_on(staleness):
+    """Nothing older than the bound is read (asserted at every gathering), and the loss falls as it does without."""
+    shards, case = some_shards(3), CASES["sage-residual"]
+    exact = run_workers(pipelined, 3, shards, case, 40, ExecutorConfig(intervals=4))[0]["losses"]
+    stale = run_workers(pipelined, 3, shards, case, 40, ExecutorConfig(intervals=4, staleness=staleness))[0]["losses"]
+    assert exact[-1] < 0.8 * exact[0] and stale[-1] < 0.9 * stale[0]
+    assert stale != exact
+
+
+def test_settles():
+    """Where the loss hardly falls, the run goes on exactly."""
+    shards, case = some_shards(2), CASES["gcn"]
+    config = ExecutorConfig(intervals=3, staleness=1, settle=0.5)
+    found = run_workers(pipelined, 2, shards, case, 40, config)
+    assert found[0]["losses"][-1] < found[0]["losses"][0]

@@ -1,0 +1,112 @@
+"""Whole runs with functions: killed, resumed, judged on rows that were not trained on, refused with a reason."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.launching import ROOT, alive, wait_until
+from weft.config import make_config
+from weft.errors import UserError
+from weft.run import start
+
+SMALL: dict[str, Any] = {
+    "data": "synthetic:demo", "model": {"name": "gcn", "hidden": 8, "dropout": 0.3}, "threads": 1, "workers": 2,
+    "train": {"epochs": 12, "checkpoint_every": 2, "precision": "float64"},
+    "executor": {"name": "pool", "intervals": 4, "workers": 1, "placement": "functions"},
+}  # fmt: skip
+
+
+def train(folder: Path, **settings: Any) -> dict[str, Any]:
+    merged = {**SMALL, **settings, "run": str(folder)}
+    merged["executor"] = {**SMALL["executor"], **settings.get("executor", {})}
+    return dict(start(make_config(merged), quiet=True).summary)
+
+
+def test_a_killed_server_resumes_with_the_same_weights(tmp_path: Path) -> None:
+    """A graph server, owner of weights, too, ends with SIGKILL: its functions leave, and the run goes on from disk."""
+    wanted = train(tmp_path / "whole")
+    run = tmp_path / "killed"
+    config = tmp_path / "config.yaml"
+    settings = {**SMALL, "run": str(run), "executor": {**SMALL["executor"], "delay_ms": 30}}
+    config.write_text(json.dumps(settings))
+    process = subprocess.Popen([sys.executable, "-m", "weft", "train", str(config)], cwd=ROOT, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    try:
+        wait_until(lambda: (run / "checkpoints" / "epoch-000004").exists(), seconds=120)
+        servers = children(process.pid)
+        functions = [pid for server in servers for pid in children(server)]
+        assert len(servers) == 2 and len(functions) >= 2
+        os.kill(servers[1], signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 1 and "was killed by SIGKILL" in err and "Traceback" not in err
+    wait_until(lambda: not any(alive(pid) for pid in functions), seconds=20)
+    manifest = json.loads(newest(run / "checkpoints").joinpath("manifest.json").read_text())
+    assert manifest["ledger"] == {"closed": manifest["progress"]["epoch"]}
+    done = subprocess.run([sys.executable, "-m", "weft", "train", "--resume", "--run", str(run)], cwd=ROOT, text=True,
+                          capture_output=True, timeout=200, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads((run / "summary.json").read_text())
+    assert found["weights_sha256"] == wanted["weights_sha256"]
+
+
+def test_accuracy_does_not_depend_on_intervals_and_workers(tmp_path: Path) -> None:
+    """It is measured over the whole graph, on rows that no training row is among."""
+    one = train(tmp_path / "one", workers=1, executor={"intervals": 3, "name": "inline"})
+    many = train(tmp_path / "many", workers=3, executor={"intervals": 7, "name": "inline"})
+    plain = train(tmp_path / "plain", workers=1, executor={"intervals": None, "name": "inline"})
+    for split in ("train", "val", "test"):
+        assert one[f"{split}_accuracy"] == many[f"{split}_accuracy"] == plain[f"{split}_accuracy"]
+    assert one["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"executor": {"staleness": 1}}, "this run has none"),
+        ({"executor": {"intervals": 4, "staleness": -1}}, "use pipe, 0 or more"),
+        ({"strategy": "dorylus", "exchange": {"codec": "int8"}}, "leave out"),
+        ({"strategy": "dorylus", "exchange": {"plan": "split"}}, "use plan full"),
+        ({"strategy": "dorylus", "executor": {"most_workers": 1}}, "less than executor.workers"),
+        ({"strategy": "dorylus", "executor": {"name": "lambda", "workers": 0}}, "1 or more"),
+        (
+            {"strategy": "dorylus", "train": {"precision": "float64"}, "executor": {"wire": "bfloat16"}},
+            "halves float32",
+        ),
+    ],
+)
+def test_refused_with_a_reason(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_config(settings)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"name": "gin"}, "not GIN"),
+        ({"norm": "batch"}, "needs all vertices at once"),
+        ({"name": "sage", "reduce": "max"}, "not SAGE"),
+        ({"input_dropout": 0.1}, "keep input"),
+    ],
+)
+def test_models_that_cannot_be_taken_apart(model: dict[str, Any], message: str, tmp_path: Path) -> None:
+    settings = {"workers": 1, "model": {**SMALL["model"], **model}, "executor": {"name": "inline", "intervals": 2}}
+    with pytest.raises(UserError, match=message):
+        train(tmp_path / "run", **settings)
+
+
+def children(pid: int) -> list[int]:
+    """Of any of its threads."""
+    return [int(one) for file in Path(f"/proc/{pid}/task").glob("*/children") for one in file.read_text().split()]
+
+
+def newest(folder: Path) -> Path:
+    return sorted(folder.glob("epoch-*"))[-1]
