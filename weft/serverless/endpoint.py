@@ -33,7 +33,7 @@ class _Instance:
     function: str
     process: asyncio.subprocess.Process | None = None
     runner: web.AppRunner | None = None
-    wants: "asyncio.Queue[_Invocation]" = field(default_factory=asyncio.Queue)
+    wants: "asyncio.Queue[_Invocation | None]" = field(default_factory=asyncio.Queue)
     current: _Invocation | None = None
 
 
@@ -44,6 +44,7 @@ class Endpoint:
         self._functions, self._concurrency, self._timeout = functions, concurrency, timeout_seconds
         self._instances: list[_Instance] = []
         self._runner: web.AppRunner | None = None
+        self._watching: set[asyncio.Task[None]] = set()
         self.invocations = self.throttled = self.cold_starts = 0
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
@@ -61,9 +62,7 @@ class Endpoint:
         for instance in list(self._instances):
             if instance.process is not None and instance.process.returncode is None:
                 instance.process.kill()
-                await instance.process.wait()
-            if instance.runner is not None:
-                await instance.runner.cleanup()
+        await asyncio.gather(*self._watching)
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -113,6 +112,8 @@ class Endpoint:
 
         async def following(request: web.Request) -> web.Response:
             invocation = await instance.wants.get()
+            if invocation is None:
+                raise web.HTTPGone
             headers = {
                 "Lambda-Runtime-Aws-Request-Id": invocation.id,
                 "Lambda-Runtime-Deadline-Ms": str(int(1000 * invocation.deadline)),
@@ -151,7 +152,9 @@ class Endpoint:
         instance.process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "awslambdaric", self._functions[instance.function], env=environment
         )
-        asyncio.get_running_loop().create_task(self._watch(instance))
+        watch = asyncio.get_running_loop().create_task(self._watch(instance))
+        self._watching.add(watch)
+        watch.add_done_callback(self._watching.discard)
 
     async def _watch(self, instance: _Instance) -> None:
         """Fails the invocation of an instance that ends."""
@@ -162,6 +165,8 @@ class Endpoint:
             self._finish(instance, instance.current.id, json.dumps(error).encode(), True)
         if instance in self._instances:
             self._instances.remove(instance)
+        instance.wants.put_nowait(None)  # whoever waits there for the next one waits no longer
+        await asyncio.sleep(0)
         if instance.runner is not None:
             await instance.runner.cleanup()
 

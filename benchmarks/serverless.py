@@ -1,0 +1,238 @@
+"""Products elsewhere: what a task costs with each invoker, how much latency a pipeline hides, and what staleness costs.
+
+    WEFT_DATA=FOLDER python -m benchmarks.serverless [--quick] [--only latency] [--json FILE]
+
+- invokers: tasks of one shape (1600 rows, 602 to 128 columns, 4 MB there) through inline, pool, lambda leases and
+  lambda payloads, the last two against an endpoint on this machine; tasks a second and bytes a task.
+- latency: 4 layers of GCN on `synthetic:arxiv` in 16 intervals, a pool of 16 workers, each of which waits 20 or 100 ms
+  before it answers. An epoch in order (pipe) waits once for every tensor step; the share of those waits that an epoch
+  with staleness 0 does not take longer than one without any wait. The bar is 60 %.
+- staleness: epochs until validation accuracy reaches a target, in order and with staleness 0, 1 and 2, on
+  `coauthor-physics` and `synthetic:arxiv` (4 servers' worth of intervals in one process).
+- gather: numbers gathered in an epoch, by what the stages of a model say, against the original's order of operations
+  (aggregate first, every epoch) on Reddit's shape. The bar is 5x.
+"""
+
+import asyncio
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.harness import Bench, parse
+from weft.aggregate import GraphView
+from weft.comm import Communicator
+from weft.errors import UserError
+from weft.graph import open_graph
+from weft.graph.splits import known
+from weft.layers import ModelConfig, build_model
+from weft.partition import make_shards
+from weft.serverless.deploy import HANDLER
+from weft.serverless.endpoint import Endpoint
+from weft.serverless.executor import Pipelined
+from weft.serverless.invoker import InlineInvoker, Invoker
+from weft.serverless.lambdas import LambdaInvoker, OneTask
+from weft.serverless.pool import PoolInvoker
+from weft.serverless.programs import compile_stages
+from weft.serverless.settings import ExecutorConfig
+from weft.train.evaluate import predict, score
+from weft.train.loss import GlobalLoss
+from weft.train.objective import input_rows, targets
+from weft.train.optim import OptimConfig, build_optimiser
+from weft.train.settings import TrainConfig
+from weft_function.program import Op, Program
+from weft_function.request import Kind, Request, TaskId
+
+HIDES, FEWER = 60.0, 5.0  # per cent; times
+INTERVALS = 16
+WAITS_MS = (20, 100)
+REDDIT = {"features": 602, "hidden": 128, "classes": 41}
+
+
+# -- what a task costs -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def endpoint() -> Iterator[str]:
+    """Functions on this machine."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        os.environ.setdefault(name, "local")
+    loop, serving = asyncio.new_event_loop(), Endpoint({"weft": HANDLER})
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield asyncio.run_coroutine_threadsafe(serving.start(), loop).result()
+    finally:
+        asyncio.run_coroutine_threadsafe(serving.stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+def some_request(number: int, rng: np.random.Generator) -> Request:
+    program = Program(("x",), ("y",), (Op("linear", ("x",), "h", ("w",)), Op("relu", ("h",), "y")))
+    task = TaskId("run", 1, 0, number, 0, Kind.APPLY_VERTEX)
+    weights = {"w": np.ones((128, 602), np.float32)}
+    return Request(task, "forward", program, 1, weights, {"x": rng.random((1600, 602), np.float32)})
+
+
+def invokers(bench: Bench, quick: bool) -> None:
+    count = 20 if quick else 100
+    rng = np.random.default_rng(0)
+    requests = [some_request(number, rng) for number in range(count)]
+    with endpoint() as address:
+        makes: dict[str, Callable[[], Invoker]] = {
+            "inline": InlineInvoker,
+            "pool": lambda: PoolInvoker(2),
+            "lambda lease": lambda: LambdaInvoker("weft", 2, "tcp://127.0.0.1:*", address),
+            "lambda payload": lambda: OneTask("weft", 2, address),
+        }
+        for name, make in makes.items():
+            invoker = make()
+            try:
+                for warm in [invoker.submit(request, 120.0) for request in requests[:4]]:
+                    warm.result()
+                before, started = invoker.usage(), time.perf_counter()
+                for future in [invoker.submit(request, 120.0) for request in requests]:
+                    future.result()
+                seconds, used = time.perf_counter() - started, invoker.usage() - before
+            finally:
+                invoker.close()
+            megabytes = (used.bytes_out + used.bytes_in) / 1e6 / count
+            bench.rows.append({"case": name, "tasks_per_second": count / seconds, "megabytes": megabytes})
+            print(f"{name:<16} {count / seconds:8.1f} tasks/s   {megabytes:6.2f} MB a task", flush=True)
+
+
+# -- a run -----------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """One process's run over a whole graph."""
+
+    def __init__(self, data: str, model: dict[str, Any], lr: float, config: ExecutorConfig, epochs: int) -> None:
+        graph = open_graph(data)
+        (shard,) = make_shards(graph, torch.zeros(graph.num_nodes, dtype=torch.int32), 1)
+        self.view = GraphView(shard, Communicator.alone())
+        torch.manual_seed(0)
+        assert shard.x is not None
+        self.model = build_model(ModelConfig(**model), shard.x.shape[1], shard.num_classes)
+        self.x = input_rows(self.view, self.model, TrainConfig())
+        self.y, self.masks = targets(self.view, TrainConfig())
+        rows = (self.masks["train"] & known(self.y)).nonzero().squeeze(1)
+        loss_of = GlobalLoss(self.y, rows, shard.num_classes, "none", self.view.comm)
+        optim = OptimConfig(lr=lr)
+        self.pipelined = Pipelined(self.view, self.model, self.x, loss_of, config, optim, 0, epochs, True)
+        self.pipelined.start(build_optimiser(optim, self.model), 0)
+
+    def epoch(self, number: int) -> float:
+        return float(self.pipelined.epoch(number)["seconds"])
+
+    def accuracy(self) -> float:
+        return score(predict(self.model, self.view, self.x), self.y, self.masks, "accuracy", self.view)["val"]
+
+    def close(self) -> None:
+        self.pipelined.close()
+
+
+def epoch_seconds(staleness: str | int, wait_ms: float, epochs: int) -> tuple[float, int]:
+    """The median of some epochs, and how many tensor steps one has."""
+    model = {"name": "gcn", "layers": 4, "hidden": 128, "dropout": 0.0}
+    config = ExecutorConfig(
+        name="pool", intervals=INTERVALS, workers=INTERVALS, placement="functions", staleness=staleness,
+        delay_ms=wait_ms, hedge=0.0,
+    )  # fmt: skip
+    run = Run("synthetic:arxiv", model, 0.01, config, epochs + 2)
+    try:
+        times = [run.epoch(number) for number in range(1, epochs + 3)][2:]
+    finally:
+        run.close()
+    return statistics.median(times), 2 * len(run.pipelined.server.stages) - 1
+
+
+def latency(bench: Bench, quick: bool) -> None:
+    epochs = 3 if quick else 9
+    base, steps = epoch_seconds(0, 0.0, epochs)
+    in_order, _ = epoch_seconds("pipe", 0.0, epochs)
+    print(f"no wait: staleness 0 {base:.3f} s, pipe {in_order:.3f} s an epoch, {steps} tensor steps", flush=True)
+    bench.rows.append({"case": "no wait", "stale": base, "pipe": in_order, "steps": steps})
+    for wait in WAITS_MS:
+        stale, _ = epoch_seconds(0, wait, epochs)
+        pipe, _ = epoch_seconds("pipe", wait, epochs)
+        hidden = 100 * (1 - (stale - base) / (steps * wait / 1000))
+        bench.rows.append({"case": f"{wait} ms", "stale": stale, "pipe": pipe, "hidden": hidden})
+        print(f"{wait:4d} ms: staleness 0 {stale:.3f} s, pipe {pipe:.3f} s an epoch", flush=True)
+        bench.bar(f"per cent of {steps} waits of {wait} ms that staleness 0 hides", hidden, HIDES, unit="")
+
+
+TARGETS: dict[str, dict[str, Any]] = {
+    "coauthor-physics": {
+        "model": {"name": "gcn", "layers": 2, "hidden": 64, "dropout": 0.5}, "lr": 0.005, "target": 0.955, "most": 60,
+    },
+    "synthetic:arxiv": {
+        "model": {"name": "gcn", "layers": 3, "hidden": 128, "norm": "layer", "dropout": 0.3}, "lr": 0.01,
+        "target": 0.72, "most": 120,
+    },
+}  # fmt: skip
+
+
+def staleness(bench: Bench, quick: bool) -> None:
+    for data, case in TARGETS.items():
+        if quick and data != "synthetic:arxiv":
+            continue
+        try:
+            open_graph(data)
+        except UserError as error:
+            bench.note(f"{data} is left out: {error}")
+            continue
+        target, most = (0.4, 8) if quick else (case["target"], case["most"])
+        for bound in ("pipe", 0, 1, 2):
+            config = ExecutorConfig(intervals=INTERVALS, staleness=bound)
+            run = Run(data, case["model"], case["lr"], config, most)
+            took, value = None, 0.0
+            for epoch in range(1, most + 1):
+                run.epoch(epoch)
+                value = run.accuracy()
+                if value >= target:
+                    took = epoch
+                    break
+            run.close()
+            bench.rows.append({"case": f"{data}, {bound}", "epochs": took, "accuracy": value})
+            print(
+                f"{data:<18} staleness {bound!s:<5} {took or 'more than ' + str(most)} epochs to {target:.1%}",
+                flush=True,
+            )
+
+
+def gather(bench: Bench) -> None:
+    """Numbers that one edge brings in an epoch, forward and backward."""
+    features, hidden, classes = REDDIT.values()
+    model = build_model(ModelConfig(name="gcn", layers=2, hidden=hidden), features, classes)
+    ours = sum(2 * stage.gathering.width for stage in compile_stages(model) if stage.gathering is not None)
+    original = features + hidden + hidden  # forward at the input and at the second layer, backward at the second
+    bench.rows.append({"case": "gather", "ours": ours, "original": original})
+    print(f"numbers gathered along an edge of Reddit's shape: {ours} of {original}", flush=True)
+    bench.bar("gather work against the original's order", original / ours, FEWER)
+
+
+def main() -> int:
+    bench = Bench("serverless", parse(__doc__))
+    quick = bench.options.quick
+    parts: dict[str, Callable[[], None]] = {
+        "gather": lambda: gather(bench),
+        "invokers": lambda: invokers(bench, quick),
+        "latency": lambda: latency(bench, quick),
+        "staleness": lambda: staleness(bench, quick),
+    }
+    for name, part in parts.items():
+        if bench.wanted(name):
+            part()
+    return bench.finish()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
