@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from weft.errors import UserError
 from weft.layers import ModelConfig, check_model
 from weft.sample import SampleConfig
+from weft.serverless.prices import read_prices
 from weft.serverless.settings import ExecutorConfig
 from weft.strategy import ExchangeConfig, MemoryConfig, check_exchange, check_plan, resolve_strategy
 from weft.train.metrics import check_metric
@@ -116,6 +117,7 @@ def check_executor(config: RunConfig) -> None:
         )
     if config.device != "cpu" or config.train.precision == "bfloat16":
         raise UserError(f"executor {executor.name} works in host memory, in float32 or float64: use device cpu")
+    read_prices(executor.prices)
     if executor.name == "lambda" and executor.workers == 0:
         raise UserError("executor lambda starts its functions itself: set executor.workers to 1 or more")
     if executor.most_workers is not None and executor.most_workers < executor.workers:

@@ -134,6 +134,15 @@ def run_rows(summary: dict[str, Any]) -> Rows:
         rows.append(("choosing widths of rows", f"{assigning:.2f} s in all, {share:.1f} % of the epochs"))
     rows.append(("on the wire per epoch", size(wire["per_epoch"])))
     rows += minibatch_rows(summary)
+    cost = summary.get("cost")
+    if cost:
+        functions = cost["function_time"] + cost["requests"] + cost["init"]
+        rows.append(
+            (
+                "cost of the epochs",
+                f"${cost['total']:.6f}: servers {cost['graph_servers']:.6f}, functions {functions:.6f}",
+            )
+        )
     rows.append(("peak memory per worker", size(max(summary["peak_rss_bytes"]))))
     return rows
 

@@ -300,6 +300,16 @@ def _trained(worker: Worker) -> Vertices | Edges:
     return objective
 
 
+def _cost(outcome: Outcome) -> dict[str, float] | None:
+    """What all epochs cost together, and an epoch's median value; None where products are not done elsewhere."""
+    records = [record["cost"] for record in outcome.records if "cost" in record]
+    if not records:
+        return None
+    parts = [name for name in records[0] if name != "value"]
+    totals = {name: sum(record[name] for record in records) for name in parts}
+    return totals | {"value": statistics.median(record["value"] for record in records)}
+
+
 def _write_trace(worker: Worker, trace: Trace) -> None:
     part = worker.folder.trace_part(worker.comm.worker)
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -346,6 +356,7 @@ def _summary(worker: Worker, outcome: Outcome, seconds: float) -> dict[str, Any]
             "whole_run": dict(zip(WIRE, once.tolist(), strict=True)),
         },
         "rows": rows,
+        "cost": _cost(outcome),
         "minibatches": None if outcome.minibatches is None else outcome.minibatches.described(),
         "peak_rss_bytes": peaks,
         "weights_sha256": weights_digest(outcome.last_weights),

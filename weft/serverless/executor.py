@@ -19,6 +19,7 @@ from weft.serverless.invoker import InlineInvoker, Invoker, Usage
 from weft.serverless.ledger import Ledger
 from weft.serverless.pipeline import Bound
 from weft.serverless.placement import Placed
+from weft.serverless.prices import price, read_prices
 from weft.serverless.server import Server
 from weft.serverless.settings import ExecutorConfig
 from weft.serverless.weights import Weights, share_optimiser_state
@@ -49,6 +50,7 @@ class Pipelined:
     def __post_init__(self) -> None:
         self._opened = ExitStack()
         self._losses: list[float] = []
+        self._prices = read_prices(self.config.prices)
 
     def start(self, optimiser: torch.optim.Optimizer, epoch: int) -> None:
         """Begins after this epoch."""
@@ -98,12 +100,15 @@ class Pipelined:
         phases["rest"] = max(0.0, seconds - sum(phases.values()))
         loss = self.server.weights.losses.pop(epoch)
         self._settle(epoch, loss)
+        functions = self._totals(used, wasted)
+        cost = price(self._prices, seconds, self.view.comm.num_workers, functions)
         return {
             "seconds": seconds,
             "train_loss": loss,
             "grad_norm": self.server.weights.norms.pop(epoch),
             "phase_seconds": phases,
-            "functions": self._totals(used, wasted),
+            "functions": functions,
+            "cost": cost.described(),
         }
 
     def before_checkpoint(self) -> dict[str, Any]:

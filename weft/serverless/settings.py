@@ -44,6 +44,7 @@ class ExecutorConfig(BaseModel):
     mode: Literal["lease", "task"] = Field(
         "lease", description="an invocation connects back and does many tasks, or brings one in its payload (lambda)"
     )
+    prices: str | None = Field(None, description="price file; list prices of a dated one of ours unless set")
     delay_ms: float = Field(0.0, ge=0, description="waited by each function before it answers (experiments)")
 
     @property

@@ -17,6 +17,7 @@ from weft.train.runfolder import write_atomically
 from weft.train.sections import (
     NOTHING,
     color,
+    cost,
     learning,
     memory_and_partition,
     metric_text,
@@ -40,7 +41,7 @@ def page(runs: Sequence[RunData]) -> str:
     """The whole page as text."""
     here = Path(__file__)
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs side by side"
-    sections = [learning(runs), time(runs), traffic(runs), memory_and_partition(runs), settings(runs)]
+    sections = [learning(runs), time(runs), traffic(runs), memory_and_partition(runs), cost(runs), settings(runs)]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -134,6 +134,12 @@ class RunData:
             if "widths" in record
         ]
 
+    def cost(self) -> dict[str, float]:
+        """Dollars of an epoch by what they were paid for: medians; empty where nothing was priced."""
+        epochs = [_numbers(record["cost"]) for record in self.records if "cost" in record]
+        names = dict.fromkeys(name for costs in epochs for name in costs)
+        return {name: statistics.median(costs.get(name, 0.0) for costs in epochs) for name in names}
+
     def bytes_per_epoch(self) -> dict[str, float]:
         """Payload bytes of an epoch over the whole system by class: medians, so what is sent once is not in them."""
         epochs = [classes for _, classes in self.bytes_by_epoch()] or [_numbers(self.summary.get("wire_bytes"))]

@@ -338,6 +338,35 @@ def _partition_table(cuts: Sequence[tuple[int, RunData, Mapping[str, Any]]], run
     return figure("Partition", f'<div class="scroll"><table>{head}<tbody>{rows}</tbody></table></div>')
 
 
+def cost(runs: Sequence[RunData]) -> str:
+    """What runs whose products are done elsewhere cost."""
+    priced = [(i, run, run.cost()) for i, run in enumerate(runs) if run.cost()]
+    if not priced:
+        return ""
+    parts = ("graph_servers", "weight_servers", "function_time", "requests", "init", "hedge_waste", "total", "value")
+    table = "".join(
+        f"<tr><td>{escape(words(part))}</td>"
+        + "".join(f'<td class="n"{run_attribute(i, runs)}>{_money(part, spent[part])}</td>' for i, _, spent in priced)
+        + "</tr>"
+        for part in parts
+    )
+    heads = "".join(
+        f'<th class="n"{run_attribute(i, runs)}><i class="swatch {color(i)}"></i> {escape(run.name)}</th>'
+        for i, run, _ in priced
+    )
+    head = f"<thead><tr><th></th>{heads}</tr></thead>" if len(runs) > 1 else ""
+    body = f'<div class="scroll"><table>{head}<tbody>{table}</tbody></table></div>'
+    lead = (
+        "Dollars for an epoch, by the run's price file, medians. Hedge waste is part of function time. Value is "
+        "1 / (time x cost)."
+    )
+    return section("Cost", lead, figure("Cost of an epoch", body))
+
+
+def _money(part: str, value: float) -> str:
+    return format_number(value) if part == "value" else f"{value:.2e}" if value else "0"
+
+
 def run_attribute(index: int, runs: Sequence[RunData]) -> str:
     return f' data-run="{index}"' if len(runs) > 1 else ""
 
