@@ -13,7 +13,7 @@ from weft.cost import Option, Speeds, best_of, full_options, measure_speeds, min
 from weft.errors import UserError
 from weft.footprint import Load, memory_limit
 from weft.graph.splits import known
-from weft.layers import Layer, Stack
+from weft.layers import Layer, Stack, build_model
 from weft.partition import Shard
 from weft.sample import Features, Standing
 from weft.sample.count import Counter
@@ -70,6 +70,21 @@ def with_choice(config: RunConfig, option: Option) -> RunConfig:
     """The config with a plan's settings in the place of `auto`."""
     sections: Mapping[str, Any] = merge(PRESETS[option.strategy].settings, option.settings)
     return make_config(merge(config.model_dump(mode="json"), {"strategy": option.strategy, **sections}))
+
+
+def places(config: RunConfig, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the products of the full graph could be done, modelled from what was weighed, and priced."""
+    from weft.serverless.places import calibrate, compare, machine_of
+    from weft.serverless.prices import read_prices
+    from weft.serverless.simulate import Graph
+
+    graph = Graph(**found["graph"])
+    model = build_model(config.model, graph.features, graph.classes)
+    machine = machine_of(found["speeds"], calibrate())
+    prices = read_prices(config.executor.prices)
+    bound = 0 if not config.executor.pipelines else config.executor.bound
+    options = compare(graph, model, config.workers, machine, prices, bound)
+    return {"prices": str(prices.date), "options": [option.described() for option in options]}
 
 
 def described(options: list[Option], speeds: Speeds) -> dict[str, Any]:

@@ -329,6 +329,9 @@ def plan(
     latency: Annotated[
         float | None, typer.Option(min=0.0, help="Milliseconds that a wait for others takes; measured unless given.")
     ] = None,
+    functions: Annotated[
+        bool, typer.Option("--functions", help="Compare CPU servers, CPU servers with functions, and GPU servers, too.")
+    ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the table here, too.")] = None,
     settings: Settings = None,
 ) -> None:
@@ -344,8 +347,15 @@ def plan(
     from weft.show import print_plans
 
     chosen = _choose(config, settings, {}, strategy="auto", data=data, workers=workers, model=model and {"name": model})
-    found = weigh(make_config(chosen), bandwidth, None if latency is None else latency / 1e3)
+    run = make_config(chosen)
+    found = weigh(run, bandwidth, None if latency is None else latency / 1e3)
     print_plans(found)
+    if functions:
+        from weft.choosing import places
+        from weft.show import print_places
+
+        found["places"] = places(run, found)
+        print_places(found["places"])
     if json_file is not None:
         json_file.write_text(json.dumps(found, indent=1))
 

@@ -147,6 +147,28 @@ def run_rows(summary: dict[str, Any]) -> Rows:
     return rows
 
 
+def print_places(found: Mapping[str, Any]) -> None:
+    """A line for each place where products could be done."""
+    places: Sequence[Mapping[str, Any]] = found["options"]
+    title = f"where products could be done: modelled, full graph, prices of {found['prices']}"
+    table = Table(title=Text(title), title_justify="left")
+    for name in ("", "functions a server", "seconds", "servers $", "functions $", "total $ an epoch", "value"):
+        table.add_column(name, justify="right" if name else "left")
+    best = max(float(place["cost_value"]) for place in places)
+    for place in places:
+        functions = place["cost_function_time"] + place["cost_requests"] + place["cost_init"]
+        cells = [
+            str(place["functions"] or ""),
+            f"{place['seconds']:.3f}",
+            f"{place['cost_graph_servers']:.2e}",
+            f"{functions:.2e}",
+            f"{place['cost_total']:.2e}",
+            f"{place['cost_value']:.3g}",
+        ]
+        table.add_row(Text(place["label"]), *cells, style="bold green" if place["cost_value"] == best else "")
+    Console().print(table)
+
+
 def print_plans(found: Mapping[str, Any]) -> None:
     """A line for each plan, the best one marked."""
     table = Table(title=Text("plans, by the modelled time of an epoch"), title_justify="left")

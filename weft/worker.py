@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -105,8 +105,20 @@ def weigh_plans(run: Path, out: Path, megabits: float | None, latency: float | N
     """Writes what each plan would take."""
     joined = join(run)
     options, speeds = weigh(joined.config, joined.shard, joined.comm, joined.model, joined.load, megabits, latency)
+    shard = joined.shard
+    halo = joined.comm.all_reduce(torch.tensor([shard.num_halo]), "control", "rows that others read")
     if joined.comm.worker == 0:
-        out.write_text(json.dumps(described(options, speeds)))
+        found = described(options, speeds)
+        found["graph"] = {
+            "name": shard.graph_name,
+            "vertices": shard.num_global_nodes,
+            "edges": shard.num_global_edges,
+            "features": joined.width,
+            "classes": shard.num_classes,
+            "remote": int(halo) / max(1, shard.num_global_nodes),
+        }
+        found["speeds"] = asdict(speeds)
+        out.write_text(json.dumps(found))
     joined.comm.barrier("plans")
 
 

@@ -184,6 +184,12 @@ class LambdaInvoker(Hub):
             raise self.fault
         return super().submit(request, deadline_seconds)
 
+    def usage(self) -> Usage:
+        """Leases that are not over yet are billed for as long as they have lasted."""
+        usage, now = super().usage(), time.monotonic()
+        usage.function_seconds += sum(now - lease.started for lease in list(self._leases.values()))
+        return usage
+
     def _patience_ms(self) -> int | None:
         patience = super()._patience_ms()
         if len(self._leases) >= self._wanted or self.fault is not None:

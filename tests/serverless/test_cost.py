@@ -1,0 +1,100 @@
+"""What is modelled and what it costs: totals that can be counted by hand, and directions that must be right."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from weft.errors import UserError
+from weft.serverless.places import compare
+from weft.serverless.prices import price, read_prices
+from weft.serverless.simulate import Graph, Machine, gcn, play
+
+GRAPH = Graph("some", vertices=200_000, edges=20e6, features=300, classes=40)
+MODEL = gcn(GRAPH, hidden=128)
+MACHINE = Machine()
+
+
+def test_work_alone_adds_up() -> None:
+    """Without functions a server gathers and multiplies, one after the other: both follow from the shapes."""
+    played = play(GRAPH, MODEL, 1, 0, MACHINE, None, intervals=8)
+    gathered = 2 * GRAPH.edges * 40 * 4  # the aggregate of the input is kept; the second layer's rows are narrow
+    products = 200_000 * (300 * 128 + 128 * 40)
+    # forward and backward of the first stage; the last does both at once
+    seconds = gathered / MACHINE.gather + (1 + 3) * products / MACHINE.multiply
+    assert played.gathered == pytest.approx(gathered)
+    assert played.seconds == pytest.approx(seconds, rel=0.35)
+    assert played.bytes == 0 and played.function_seconds == 0
+
+
+def test_more_of_everything_is_not_slower() -> None:
+    base = play(GRAPH, MODEL, 1, 8, MACHINE, 0).seconds
+    assert play(GRAPH, MODEL, 1, 16, MACHINE, 0).seconds <= 1.05 * base
+    assert play(GRAPH, MODEL, 1, 8, replace(MACHINE, function_link=2 * MACHINE.function_link), 0).seconds <= base
+    assert play(GRAPH, MODEL, 1, 8, replace(MACHINE, failures=0.05), 0).seconds > base
+
+
+def test_staleness_hides_what_lies_between_the_first_and_the_last_wait() -> None:
+    """Four layers have seven tensor steps; in order all of them wait, with staleness 0 the first and the last do."""
+    model = gcn(GRAPH, hidden=128, layers=4)
+    slow = replace(MACHINE, gather=2e9)
+
+    def added(bound: int | None) -> float:
+        waits, none = (play(GRAPH, model, 1, 64, replace(slow, round_trip=trip), bound, 64) for trip in (0.1, 0.0))
+        return waits.seconds - none.seconds
+
+    assert added(None) == pytest.approx(0.7, abs=0.02)
+    assert added(0) < 0.4 * 0.7
+    assert added(1) < 0.05
+
+
+def test_bytes_of_functions() -> None:
+    played = play(GRAPH, MODEL, 2, 8, MACHINE, 0)
+    rows = 200_000 * 4
+    first = (300 + 300) + 128  # features and their aggregate there; what is sent comes back, and goes out again as
+    assert played.bytes > rows * first  # a gradient: at least this much
+    assert played.tasks == pytest.approx(2 * 64 * 3)  # two of the first stage and one of the last, of each interval
+
+
+def test_prices() -> None:
+    prices = read_prices()
+    used = {"function_seconds": 3600.0, "requests": 1e6, "init_seconds": 10.0, "wasted_seconds": 36.0}
+    cost = price(prices, 7200.0, servers=3, functions=used, weight_servers=1)
+    per_second = 1.728 * 0.0000166667
+    assert cost.graph_servers == pytest.approx(3 * 2 * 0.29)
+    assert cost.weight_servers == pytest.approx(2 * 0.29)
+    assert cost.function_time == pytest.approx(3600 * per_second)
+    assert cost.requests == pytest.approx(0.20) and cost.init == pytest.approx(10 * per_second)
+    assert cost.hedge_waste == pytest.approx(36 * per_second)
+    assert cost.total == pytest.approx(sum(
+        (cost.graph_servers, cost.weight_servers, cost.function_time, cost.requests, cost.init)))  # fmt: skip
+    assert cost.value == pytest.approx(1 / (7200 * cost.total))
+
+
+def test_three_places_are_compared() -> None:
+    places = compare(GRAPH, MODEL, 2, MACHINE, read_prices())
+    assert [place.label for place in places] == ["CPU servers", "CPU servers and functions", "GPU servers"]
+    assert places[1].functions >= 1 and places[1].cost.function_time > 0
+    assert places[2].played.seconds < places[0].played.seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("date: 2026-01-01\n", "functions"),
+        ("[", "cannot be read"),
+        ("date: 1\nfunctions: {memory_gb: -1, gb_second: 0, request: 0}\n", "memory_gb"),
+    ],
+)
+def test_price_files_with_mistakes(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "prices.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_prices(str(file))
+    with pytest.raises(UserError, match="cannot be read"):
+        read_prices(str(tmp_path / "none.yaml"))
+
+
+def test_a_server_that_has_no_price() -> None:
+    with pytest.raises(UserError, match="knows no server 'x9'"):
+        read_prices().hour("x9")
