@@ -190,7 +190,7 @@ class Hub:
         if message.kind == "hello":
             self._peers[lease] = Peer(str(fields.get("worker")), lease)
             self._count_peers()
-            self._welcomed(lease)
+            self._adjust()  # it may be one that nobody wants any more
             return
         if message.kind == "bye":
             self._add(refused=int(fields.get("refused", 0)))
@@ -214,9 +214,6 @@ class Hub:
         seconds, size = float(fields["seconds"]), sum(frame.buffer.nbytes for frame in frames)
         self._add(tasks=1, bytes_in=size, task_seconds=seconds)
         attempt.future.set_result(Answer(dict(message.tensors), seconds, peer.name))
-
-    def _welcomed(self, lease: str) -> None:
-        """A worker is there."""
 
     def _deal(self) -> None:
         """Hands waiting tasks to workers that have least to do."""
