@@ -118,8 +118,8 @@ def check_executor(config: RunConfig) -> None:
     if config.device != "cpu" or config.train.precision == "bfloat16":
         raise UserError(f"executor {executor.name} works in host memory, in float32 or float64: use device cpu")
     read_prices(executor.prices)
-    if executor.name == "lambda" and executor.workers == 0:
-        raise UserError("executor lambda starts its functions itself: set executor.workers to 1 or more")
+    if executor.name in ("lambda", "ray") and executor.workers == 0:
+        raise UserError(f"executor {executor.name} starts its functions itself: set executor.workers to 1 or more")
     if executor.most_workers is not None and executor.most_workers < executor.workers:
         raise UserError(
             f"executor.most_workers is {executor.most_workers}, less than executor.workers, {executor.workers}"

@@ -152,7 +152,8 @@ def make_invoker(config: ExecutorConfig, trust: tuple[str, ...] = ()) -> Invoker
     try:
         there = _elsewhere(config, trust)
     except ImportError as error:
-        raise UserError(f"executor {config.name} needs {error.name}: pip install 'weft[serverless]'") from None
+        extra = "ray" if config.name == "ray" else "serverless"
+        raise UserError(f"executor {config.name} needs {error.name}: pip install 'weft[{extra}]'") from None
     return Placed(there, config.workers) if config.placement == "auto" else there
 
 
@@ -162,6 +163,10 @@ def _elsewhere(config: ExecutorConfig, trust: tuple[str, ...]) -> Invoker:
         from weft.serverless.pool import PoolInvoker, run_key
 
         return PoolInvoker(config.workers, config.bind, run_key(), halve, delay, trust)
+    if config.name == "ray":
+        from weft.serverless.actors import RayInvoker
+
+        return RayInvoker(config.workers, trust)
     from weft.serverless.lambdas import LambdaInvoker, OneTask
 
     if config.mode == "task":

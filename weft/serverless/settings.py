@@ -10,9 +10,9 @@ class ExecutorConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Literal["inline", "pool", "lambda"] = Field(
+    name: Literal["inline", "pool", "lambda", "ray"] = Field(
         "inline",
-        description="this process, worker processes of a pool, or a cloud's functions",
+        description="this process, worker processes of a pool, a cloud's functions, or a Ray cluster's actors",
     )
     intervals: int | None = Field(
         None, ge=1, description="pieces of a server's vertices that go through an epoch by themselves; 16 unless set"
