@@ -11,6 +11,9 @@
   `coauthor-physics` and `synthetic:arxiv` (4 servers' worth of intervals in one process).
 - gather: numbers gathered in an epoch, by what the stages of a model say, against the original's order of operations
   (aggregate first, every epoch) on Reddit's shape. The bar is 5x.
+- cost: an epoch of the original's four graphs' shapes on as many servers as it used, modelled by the simulator with
+  functions as fast as a pool's worker here: CPU servers, with functions, GPU servers, at the prices of that time
+  and at today's. Modelled figures, all of them.
 """
 
 import asyncio
@@ -38,9 +41,12 @@ from weft.serverless.endpoint import Endpoint
 from weft.serverless.executor import Pipelined
 from weft.serverless.invoker import InlineInvoker, Invoker
 from weft.serverless.lambdas import LambdaInvoker, OneTask
+from weft.serverless.places import calibrate, compare
 from weft.serverless.pool import PoolInvoker
+from weft.serverless.prices import read_prices
 from weft.serverless.programs import compile_stages
 from weft.serverless.settings import ExecutorConfig
+from weft.serverless.simulate import Graph, gcn
 from weft.train.evaluate import predict, score
 from weft.train.loss import GlobalLoss
 from weft.train.objective import input_rows, targets
@@ -219,6 +225,32 @@ def gather(bench: Bench) -> None:
     bench.bar("gather work against the original's order", original / ours, FEWER)
 
 
+SHAPES = {  # graph, hidden width, servers
+    "Reddit-small": (Graph("Reddit-small", 233e3, 114.8e6, 602, 41, remote=1.0), 128, 2),
+    "Reddit-large": (Graph("Reddit-large", 1.1e6, 1.3e9, 301, 50, remote=4.0), 128, 12),
+    "Amazon": (Graph("Amazon", 9.2e6, 313.9e6, 300, 25, remote=2.0), 64, 8),
+    "Friendster": (Graph("Friendster", 65.6e6, 3.6e9, 32, 50, remote=4.0), 64, 32),
+}
+THEN = {"graph_server": "c5n.2xlarge", "weight_server": "c5n.2xlarge", "gpu_server": "p3.2xlarge"}
+
+
+def cost(bench: Bench) -> None:
+    """Modelled: nothing of this size was run."""
+    machine, today = calibrate(), read_prices()
+    for prices, when in ((today.model_copy(update=THEN), "then"), (today, "today")):
+        print(f"modelled, prices of servers {when}: {prices.graph_server}, {prices.gpu_server}")
+        for name, (graph, hidden, servers) in SHAPES.items():
+            places = compare(graph, gcn(graph, hidden), servers, machine, prices)
+            for place in places:
+                bench.rows.append({"case": f"{name}, {when}", **place.described()})
+            values = [place.cost.value / places[0].cost.value for place in places]
+            cells = [
+                f"{place.label} {place.played.seconds:7.2f} s ${place.cost.total:.5f} value {value:5.2f}"
+                for place, value in zip(places, values, strict=True)
+            ]
+            print(f"{name:<13} {servers:2d} servers   " + "   ".join(cells), flush=True)
+
+
 def main() -> int:
     bench = Bench("serverless", parse(__doc__))
     quick = bench.options.quick
@@ -227,6 +259,7 @@ def main() -> int:
         "invokers": lambda: invokers(bench, quick),
         "latency": lambda: latency(bench, quick),
         "staleness": lambda: staleness(bench, quick),
+        "cost": lambda: cost(bench),
     }
     for name, part in parts.items():
         if bench.wanted(name):
