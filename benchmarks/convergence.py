@@ -6,7 +6,7 @@ GCN and SAGE on real graphs (FOLDER holds them as NAME.npz) and on `synthetic:ar
 machine, five seeds: test accuracy of the epoch that validation chose, with raw rows, with the adaptive codec of the
 preset `adaqp`, and with 2 bits for every row. The bar: adaptive within 0.30 points of raw in the mean over the seeds.
 The plot shows, under plain gradient descent with quantised rows on cora, the squared norm of the exact gradient,
-averaged over the epochs so far. All runs take place in the same four processes. `--quick`: one seed on cora.
+averaged over the epochs so far (`--only descent --plot FILE.png` draws it alone). All runs take place in the same four processes. `--quick`: one seed on cora.
 """
 
 import itertools
@@ -67,6 +67,11 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 ASSIGN_CYCLE = 20
+STYLES: dict[str, dict[str, Any]] = {  # the curves may coincide
+    "raw": {"linewidth": 6, "alpha": 0.35},
+    "adaptive": {"linewidth": 3, "linestyle": "--"},
+    "int2": {"linewidth": 1.2, "color": "black"},
+}
 DESCENT: dict[str, Any] = {
     "model": {"layers": 2, "hidden": 16, "dropout": 0.0},
     "optim": {"name": "sgd", "lr": 0.3, "momentum": 0.0},
@@ -173,7 +178,7 @@ def measure(bench: Bench, workers: list[Any], data: str, parts: Path, seeds: int
         bench.bar(f"{data} {name}: points that adaptive loses", lost, BAR, unit="", at_least=False)
 
 
-def gradients(workers: list[Any], parts: Path, path: Path) -> None:
+def gradients(bench: Bench, workers: list[Any], parts: Path, path: Path) -> None:
     """Plots how the gradient falls under plain descent: no dropout, no momentum, a fixed step."""
     import matplotlib
 
@@ -188,7 +193,8 @@ def gradients(workers: list[Any], parts: Path, path: Path) -> None:
             ]
             epochs = range(1, len(norms) + 1)
             running = [total / epoch for total, epoch in zip(itertools.accumulate(norms), epochs, strict=True)]
-            axis.loglog(epochs, running, label=codec)
+            axis.loglog(epochs, running, label=codec, **STYLES[codec])
+            bench.rows.append({"case": f"descent {name} {codec}", "mean_squared_norm": running[-1]})
         axis.loglog(epochs, [running[-1] * len(norms) / epoch for epoch in epochs], ":", color="grey", label="1 / T")
         axis.set(title=f"{name.upper()} on cora", xlabel="epochs T")
         axis.grid(alpha=0.3, which="both")
@@ -209,13 +215,15 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             for data in CASES:
-                if not bench.wanted(data) or (quick and data != "cora"):
+                descends = data == "cora" and bench.options.plot is not None and bench.wanted("cora descent")
+                if not (bench.wanted(data) or descends) or (quick and data != "cora"):
                     continue
                 parts = Path(folder) / data.replace(":", "-")
                 partition(data, WORKERS, parts)
-                measure(bench, workers, data, parts, 1 if quick else SEEDS)
-                if bench.options.plot is not None and data == "cora":
-                    gradients(workers, parts, bench.options.plot)
+                if bench.wanted(data):
+                    measure(bench, workers, data, parts, 1 if quick else SEEDS)
+                if descends and bench.options.plot is not None:
+                    gradients(bench, workers, parts, bench.options.plot)
     finally:
         for worker in workers:
             worker.kill()

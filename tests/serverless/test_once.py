@@ -199,6 +199,19 @@ def test_a_task_that_cannot_be_done_is_said() -> None:
                 dispatcher.landed(events.pop(0))
 
 
+def test_functions_are_added_while_a_queue_grows() -> None:
+    config = ExecutorConfig(name="pool", intervals=16, workers=1, most_workers=3, placement="functions", delay_ms=60)
+    pools = []
+
+    def make(config, trust):  # type: ignore[no-untyped-def]
+        pools.append(make_invoker(config, trust))
+        return pools[-1]
+
+    found = run(config, make, epochs=8)
+    assert pools[0].usage().most_workers == 3
+    assert same(run(replace_intervals(16), epochs=8), found)
+
+
 def test_number_of_workers_follows_the_queue() -> None:
     tuner = Tuner(2, 6)
     for _ in range(30):

@@ -96,7 +96,11 @@ class Dispatcher:
         return self._flying
 
     def scale(self, workers: int) -> None:
-        self._invoker.scale(workers)
+        """Wants so many workers, each of which gets two attempts: one to work on, one that travels meanwhile."""
+        if 2 * workers != self._most:
+            self._most = 2 * workers
+            self._allowed = float(self._most)
+            self._invoker.scale(workers)
 
     @property
     def allowed(self) -> int:
@@ -230,19 +234,21 @@ class _Took:
 
 
 class Tuner:
-    """How many workers: one more where the queue grows from one look to the next, one fewer where they idle."""
+    """How many workers: more where looks at the queue find it long or growing, fewer where they find workers idle."""
 
     def __init__(self, least: int, most: int, patience: int = 3) -> None:
         self.workers, self._least, self._most, self._patience = least, least, most, patience
-        self._before, self._growing, self._idle = 0, 0, 0
+        self._before = self._score = 0
 
     def look(self, queued: int, busy: int) -> int:
-        """`queued`: tasks that nobody works on; `busy`: workers that do. How many there should be."""
-        self._growing = self._growing + 1 if queued > self._before or queued > 2 * self.workers else 0
-        self._idle = self._idle + 1 if not queued and busy < self.workers else 0
+        """`queued`: tasks that nobody works on; `busy`: those that somebody does. How many workers there should be."""
+        if queued > 2 * self.workers or queued > self._before:
+            self._score += 1
+        elif not queued and busy < self.workers:
+            self._score -= 1
         self._before = queued
-        if self._growing >= self._patience:
-            self.workers, self._growing = min(self._most, self.workers + max(1, self.workers // 4)), 0
-        elif self._idle >= self._patience:
-            self.workers, self._idle = max(self._least, self.workers - 1), 0
+        if self._score >= self._patience:
+            self.workers, self._score = min(self._most, self.workers + max(1, self.workers // 4)), 0
+        elif self._score <= -self._patience:
+            self.workers, self._score = max(self._least, self.workers - 1), 0
         return self.workers

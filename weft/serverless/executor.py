@@ -61,7 +61,9 @@ class Pipelined:
         self._opened.callback(self.invoker.close)
 
         def dispatcher(events: Callable[[object], None], accept: Callable[[TaskId], bool]) -> Dispatcher:
-            return Dispatcher(self.invoker, events, accept, patience=Patience(hedge_share=config.hedge))
+            at_once = 2 * config.workers if config.workers else 64  # where others bring workers, nobody knows how many
+            patience = Patience(hedge_share=config.hedge)
+            return Dispatcher(self.invoker, events, accept, most_at_once=at_once, patience=patience)
 
         def weights(tell: Callable[..., None], ledger: Ledger) -> Weights:
             def rate_of(epoch: int) -> float:

@@ -32,6 +32,7 @@ from weft_function.request import TENSOR_KINDS, Answer, Kind, Mode, Request, Tas
 from weft_function.wire import Message
 
 Arrays = Mapping[str, np.ndarray]
+LOOK_SECONDS = 0.25  # between two looks at the queue of tasks
 
 
 @dataclass
@@ -99,6 +100,7 @@ class Server:
         self._flights = [Flight() for _ in range(len(self.intervals))]
         self._finished: dict[int, dict[int, Flight]] = {}  # by epoch and interval
         self._graph_tasks: deque[tuple[int, int, Step]] = deque()
+        self._look_at = 0.0
         self.seconds = {"graph": 0.0, "wait": 0.0, "functions": 0.0}
         comm.barrier("graph servers are there")
 
@@ -160,6 +162,7 @@ class Server:
                     self._submit(interval, at, step)
                 else:
                     self._graph_tasks.append((interval, at, step))
+            self._look_at_queue()
             if self._hear(wait=not self._graph_tasks):
                 continue
             if self._graph_tasks:
@@ -167,7 +170,6 @@ class Server:
                 started = time.perf_counter()
                 self._do(interval, at, step)
                 self.seconds["graph"] += time.perf_counter() - started
-        self._look_at_queue()
 
     def settle(self, epoch: int) -> None:
         """Nothing stale is read from this epoch on."""
@@ -220,7 +222,10 @@ class Server:
         return heard
 
     def _look_at_queue(self) -> None:
-        if self._tuner is not None:
+        """Now and then: as many functions as the queue asks for."""
+        now = time.monotonic()
+        if self._tuner is not None and now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
             self._dispatcher.scale(self._tuner.look(self._dispatcher.queued, self._dispatcher.busy))
 
     # -- tensor tasks -------------------------------------------------------------------------------------------------
