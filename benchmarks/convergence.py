@@ -6,7 +6,8 @@ GCN and SAGE on real graphs (FOLDER holds them as NAME.npz) and on `synthetic:ar
 machine, five seeds: test accuracy of the epoch that validation chose, with raw rows, with the adaptive codec of the
 preset `adaqp`, and with 2 bits for every row. The bar: adaptive within 0.30 points of raw in the mean over the seeds.
 The plot shows, under plain gradient descent with quantised rows on cora, the squared norm of the exact gradient,
-averaged over the epochs so far (`--only descent --plot FILE.png` draws it alone). All runs take place in the same four processes. `--quick`: one seed on cora.
+averaged over the epochs so far; `--only descent --plot FILE.png` draws it alone. All runs take place in the same four
+processes. `--quick`: one seed on cora.
 """
 
 import itertools

@@ -510,11 +510,11 @@ def lambda_package(
     architecture: Annotated[str, typer.Option(help="x86_64, or arm64, which costs a fifth less.")] = "x86_64",
 ) -> None:
     """Write the deployment archive; print the commands that create the function, and the policy that servers need."""
-    from weft.serverless.deploy import MOST_UPLOAD_BYTES, build_archive, commands, invoke_policy
+    from weft.serverless.deploy import MOST_UPLOAD_BYTES, PYTHON, build_archive, commands, invoke_policy
 
     with console.status("fetching numpy and pyzmq"):
         size = build_archive(out, architecture)
-    console.print(f"wrote {out}: {size / 1e6:.1f} MB, python and {architecture}", highlight=False)
+    console.print(f"wrote {out}: {size / 1e6:.1f} MB, Python {PYTHON}, {architecture}", highlight=False)
     if size > MOST_UPLOAD_BYTES:
         console.print("more than 50 MB: upload it through a bucket")
     console.print("\nCreate the function, once (ACCOUNT is your account's number):\n")
@@ -522,7 +522,9 @@ def lambda_package(
         console.print(command, soft_wrap=True, highlight=False, markup=False)
     console.print("\nAllow the graph servers to call it, and nothing else:\n")
     console.print(invoke_policy(function), highlight=False, markup=False)
-    console.print(f"\nThen: weft train ... --strategy dorylus --set executor.name=lambda executor.function={function}")
+    console.print("\nThen:\n")
+    then = f"weft train ... --strategy dorylus --set executor.name=lambda --set executor.function={function}"
+    console.print(then, soft_wrap=True, highlight=False, markup=False)
 
 
 @functions.command("serve")

@@ -1,12 +1,15 @@
 """Functions behind the Invoke API, in processes of the real runtime client on this machine: nothing is imitated."""
 
 import asyncio
+import json
 import os
 import signal
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +21,7 @@ from tests.serverless.cases import CASES, pipelined, some_shards
 from tests.workers import run_workers
 from weft.comm import Communicator
 from weft.errors import UserError
-from weft.serverless.deploy import HANDLER
+from weft.serverless.deploy import HANDLER, MOST_UPLOAD_BYTES, build_archive, invoke_policy
 from weft.serverless.endpoint import Endpoint
 from weft.serverless.settings import ExecutorConfig
 
@@ -116,3 +119,18 @@ def test_two_servers_share_an_account() -> None:
     with running() as (address, _):
         found = run_workers(pipelined, 2, shards, case, 3, config(address, workers=1))
     assert [one["losses"] for one in found] == [one["losses"] for one in wanted]
+
+
+def test_the_archive_holds_the_function_and_no_more(tmp_path: Path) -> None:
+    archive = tmp_path / "function.zip"
+    try:
+        size = build_archive(archive, "x86_64")
+    except UserError as error:
+        pytest.skip(f"no package registry can be reached: {error}")
+    names = zipfile.ZipFile(archive).namelist()
+    assert size < MOST_UPLOAD_BYTES
+    assert "weft_function/cloud.py" in names and "numpy/__init__.py" in names and "zmq/__init__.py" in names
+    assert not any(name.startswith(("weft/", "torch")) or "/tests/" in name for name in names)
+    assert json.loads(invoke_policy("f"))["Statement"][0]["Action"] == "lambda:InvokeFunction"
+    with pytest.raises(UserError, match="choose x86_64 or arm64"):
+        build_archive(archive, "sparc")
