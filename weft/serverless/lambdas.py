@@ -9,7 +9,6 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +29,6 @@ IDLE_SECONDS = 10.0  # until a function without work leaves
 GRACE_SECONDS = 30.0  # that the client waits longer than a lease lasts
 FIRST_PAUSE_SECONDS = 0.5  # after a refusal, doubled up to
 LONGEST_PAUSE_SECONDS = 16.0
-
-Invoke = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def make_client(endpoint: str | None, patience_seconds: float, connections: int) -> Any:
@@ -75,7 +72,6 @@ def invoke(client: Any, function: str, event: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class _Lease:
-    name: str
     started: float
     thread: threading.Thread
 
@@ -122,7 +118,7 @@ class LambdaInvoker(Hub):
                 "delay_seconds": self._delay,
             }
             thread = threading.Thread(target=self._hold, args=(lease, event), name=f"lease-{lease}", daemon=True)
-            self._leases[lease] = _Lease(lease, time.monotonic(), thread)
+            self._leases[lease] = _Lease(time.monotonic(), thread)
             self._add(requests=1)
             thread.start()
         spare = len(self._leases) - self._wanted

@@ -65,11 +65,6 @@ class Placed:
     def usage(self) -> Usage:
         return self._there.usage()
 
-    @property
-    def here(self) -> Usage:
-        """What was done by the server itself."""
-        return self._here.usage()
-
     def close(self) -> None:
         self._there.close()
 
