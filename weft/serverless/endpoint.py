@@ -79,18 +79,18 @@ class Endpoint:
         payload = await request.read()
         if len(payload) > 6 << 20:
             return _error(413, "RequestTooLargeException", f"{len(payload)} byte payload is too large")
-        instance = next((one for one in self._instances if one.current is None and one.function == name), None)
-        if instance is None:
-            if len(self._instances) >= self._concurrency:
-                self.throttled += 1
-                return _error(429, "TooManyRequestsException", "Rate Exceeded.")
-            instance = _Instance(name)
-            self._instances.append(instance)
-            await self._launch(instance)
-        self.invocations += 1
         loop = asyncio.get_running_loop()
         invocation = _Invocation(str(uuid.uuid4()), payload, time.time() + self._timeout, loop.create_future())
-        instance.current = invocation
+        instance = next((one for one in self._instances if one.current is None and one.function == name), None)
+        if instance is None and len(self._instances) >= self._concurrency:
+            self.throttled += 1
+            return _error(429, "TooManyRequestsException", "Rate Exceeded.")
+        self.invocations += 1
+        if instance is None:
+            instance = _Instance(name, current=invocation)
+            self._instances.append(instance)
+            await self._launch(instance)
+        instance.current = invocation  # before anything is awaited, if it was there: nobody else takes it
         await instance.wants.put(invocation)
         try:
             answer, failed = await asyncio.wait_for(asyncio.shield(invocation.answer), self._timeout)

@@ -22,6 +22,7 @@ from weft_function.request import Answer, Request
 from weft_function.wire import Message, Refused, Seal, new_key
 
 AHEAD = 2  # tasks that a worker is handed at a time
+LEAVE_SECONDS = 10.0  # until those that were asked to leave are ended
 
 
 @dataclass
@@ -120,8 +121,12 @@ class Hub:
     def _look(self, events: dict[object, int]) -> None:
         """Sees what became of those that it started; called after every wait."""
 
+    def _there(self) -> int:
+        """How many of those that it started are still there."""
+        return 0
+
     def _end(self) -> None:
-        """Ends all that it started, after they were asked to leave."""
+        """Ends those that did not leave when they were asked to."""
 
     # -- leases -------------------------------------------------------------------------------------------------------
 
@@ -153,10 +158,19 @@ class Hub:
             self._look(events)
             self._expire()
             self._deal()
-        for lease in list(self._peers):
-            self._say(lease, Message("stop"))
-        for attempt in self._attempts.values():
-            attempt.future.set_exception(Lost("the executor was closed"))
+        for number in list(self._attempts):
+            self._lose(number, "the executor was closed")
+        for peer in self._peers.values():
+            self._say(peer.lease, Message("stop"))
+        self._wanted, until = 0, time.monotonic() + LEAVE_SECONDS
+        while self._there() and time.monotonic() < until:
+            # Whoever says hello only now is told to leave, too.
+            events = dict(self._poller.poll(100))
+            if self._woken in events:
+                self._woken.recv()
+            if self._socket in events:
+                self._hear()
+            self._look(events)
         self._end()
         for socket in (self._socket, self._woken, self._wake_up):
             socket.close()

@@ -4,8 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import time
-from contextlib import suppress
 
 import zmq
 
@@ -13,7 +11,6 @@ from weft.errors import UserError
 from weft.serverless.hub import Hub
 from weft_function.wire import Message
 
-LEAVE_SECONDS = 5.0  # until a process that was asked to leave is ended
 SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -106,13 +103,12 @@ class PoolInvoker(Hub):
         if ended:
             self._adjust()
 
+    def _there(self) -> int:
+        return len(self._processes)
+
     def _end(self) -> None:
-        until = time.monotonic() + LEAVE_SECONDS
         for fd, (process, _) in self._processes.items():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, until - time.monotonic()))
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
             os.close(fd)
         self._processes.clear()
