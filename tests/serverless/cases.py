@@ -179,6 +179,7 @@ def pipelined(
         "usage": records[-1]["functions"],
         "waste": vars(run.server.waste),
         "sent": dict(comm.sent),
+        "exact_from": run.server.bound.exact_from,
     }
 
 

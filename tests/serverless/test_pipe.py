@@ -75,3 +75,6 @@ def test_settles():
     config = ExecutorConfig(intervals=3, staleness=1, settle=0.5)
     found = run_workers(pipelined, 2, shards, case, 40, config)
     assert found[0]["losses"][-1] < found[0]["losses"][0]
+    assert found[0]["exact_from"] == found[1]["exact_from"] and 10 < found[0]["exact_from"] <= 40
+    never = run_workers(pipelined, 2, shards, case, 12, config.model_copy(update={"settle": None}))
+    assert never[0]["exact_from"] is None
