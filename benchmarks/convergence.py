@@ -12,20 +12,18 @@ processes. `--quick`: one seed on cora.
 
 import itertools
 import json
-import os
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.harness import Bench, parse
-from benchmarks.hosts import ask
-from weft.aggregate import Adaptive, GraphView, format_named
+from benchmarks.hosts import ask, workers_here
+from weft.aggregate import Adaptive, Format, GraphView, format_named
 from weft.comm import Communicator, all_reduce_gradients, open_communicator
 from weft.layers import ModelConfig, build_model
 from weft.partition import load_shard
@@ -84,7 +82,48 @@ DESCENT: dict[str, Any] = {
 # -- one worker ------------------------------------------------------------------------------------------------
 
 
-def serve() -> None:
+class Task:
+    """What one worker trains: a model on its part of a graph."""
+
+    def __init__(
+        self, comm: Communicator, shard: Any, format: Format, name: str, seed: int, case: dict[str, Any]
+    ) -> None:
+        self.comm, self.view = comm, GraphView(shard, comm, format)
+        self.view.noise.seed = seed
+        torch.manual_seed(seed)
+        self.model = build_model(ModelConfig(name=name, **case["model"]), shard.x.shape[1], shard.num_classes)
+        settings = TrainConfig()
+        self.x, (self.y, self.masks) = input_rows(self.view, self.model, settings), targets(self.view, settings)
+        rows = (self.masks["train"] & known(self.y)).nonzero().squeeze(1)
+        self.loss_of = GlobalLoss(self.y, rows, shard.num_classes, "none", comm)
+        self.optimiser = build_optimiser(OptimConfig(**case["optim"]), self.model)
+
+    def backward(self, epoch: int) -> int:
+        """Gradients of the whole graph with rows in the view's format; bytes that this worker sent for them."""
+        self.optimiser.zero_grad()
+        self.view.noise.begin(epoch)
+        before = self._sent()
+        self.loss_of(self.model(self.view, self.x)).backward()
+        sent = self._sent() - before
+        all_reduce_gradients(self.comm, list(self.model.parameters()))
+        return sent
+
+    def exact_gradient(self) -> torch.Tensor:
+        """At these weights, with rows as they are."""
+        format, self.view.format = self.view.format, format_named("raw")
+        self.backward(0)
+        self.view.format = format
+        return self.gradient()
+
+    def gradient(self) -> torch.Tensor:
+        return torch.cat([p.grad.flatten() for p in self.model.parameters() if p.grad is not None])
+
+    def _sent(self) -> int:
+        return self.comm.sent["hidden_forward"] + self.comm.sent["hidden_backward"]
+
+
+def serve(answer: Callable[..., dict[str, Any]]) -> None:
+    """Reads questions line by line, each about the parts of a graph, and answers them."""
     torch.set_num_threads(1)
     comm = open_communicator(600.0)
     opened: dict[str, Any] = {}
@@ -93,63 +132,27 @@ def serve() -> None:
         parts = question.pop("parts")
         if parts not in opened:
             opened = {parts: load_shard(parts, comm.worker, comm.num_workers)}
-        print(json.dumps(train(comm, opened[parts], **question)), flush=True)
+        print(json.dumps(answer(comm, opened[parts], **question)), flush=True)
 
 
 def train(comm: Communicator, shard: Any, name: str, codec: str, seed: int, case: dict[str, Any]) -> dict[str, Any]:
-    view = GraphView(shard, comm, format_named(codec, cycle=ASSIGN_CYCLE))
-    view.noise.seed = seed
-    torch.manual_seed(seed)
-    config = ModelConfig(name=name, **case["model"])
-    module = build_model(config, shard.x.shape[1], shard.num_classes)
-    settings = TrainConfig()
-    x, (y, masks) = input_rows(view, module, settings), targets(view, settings)
-    loss_of = GlobalLoss(y, (masks["train"] & known(y)).nonzero().squeeze(1), shard.num_classes, "none", comm)
-    optimiser = build_optimiser(OptimConfig(**case["optim"]), module)
+    task = Task(comm, shard, format_named(codec, cycle=ASSIGN_CYCLE), name, seed, case)
     best, norms, sent = (-1.0, 0.0), [], 0
     for epoch in range(1, case["epochs"] + 1):
-        module.train()
+        task.model.train()
         if not case["eval_every"]:
-            norms.append(exact_norm(view, module, x, loss_of))
-        optimiser.zero_grad()
-        view.noise.begin(epoch)
-        before = comm.sent["hidden_forward"] + comm.sent["hidden_backward"]
-        loss_of(module(view, x)).backward()
-        sent = comm.sent["hidden_forward"] + comm.sent["hidden_backward"] - before
-        all_reduce_gradients(comm, list(module.parameters()))
-        optimiser.step()
-        if isinstance(view.format, Adaptive):
-            view.format.end_epoch(epoch, comm)
+            norms.append(float(task.exact_gradient().square().sum()))
+        sent = task.backward(epoch)
+        task.optimiser.step()
+        if isinstance(task.view.format, Adaptive):
+            task.view.format.end_epoch(epoch, comm)
         if case["eval_every"] and epoch % case["eval_every"] == 0:
-            values = score(predict(module, view, x), y, masks, "accuracy", view)
+            values = score(predict(task.model, task.view, task.x), task.y, task.masks, "accuracy", task.view)
             best = max(best, (values["val"], values["test"]))
     return {"test": 100 * best[1], "norms": norms, "bytes": sent}
 
 
-def exact_norm(view: GraphView, module: torch.nn.Module, x: torch.Tensor, loss_of: GlobalLoss) -> float:
-    """The squared norm of the gradient at these weights, with rows as they are."""
-    format, view.format = view.format, format_named("raw")
-    module.zero_grad()
-    view.noise.begin(0)
-    loss_of(module(view, x)).backward()
-    all_reduce_gradients(view.comm, list(module.parameters()))
-    view.format = format
-    return sum(float(p.grad.square().sum()) for p in module.parameters() if p.grad is not None)
-
-
 # -- all of them -----------------------------------------------------------------------------------------------
-
-
-def start_workers() -> list[subprocess.Popen[str]]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    command = [sys.executable, "-m", "benchmarks.convergence", "--serve"]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(WORKERS), "OMP_NUM_THREADS": "1"}
-    return [
-        subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(worker)}, text=True,
-                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        for worker in range(WORKERS)
-    ]  # fmt: skip
 
 
 def measure(bench: Bench, workers: list[Any], data: str, parts: Path, seeds: int) -> None:
@@ -208,27 +211,21 @@ def gradients(bench: Bench, workers: list[Any], parts: Path, path: Path) -> None
 
 def main() -> int:
     if sys.argv[1:] == ["--serve"]:
-        serve()
+        serve(train)
         return 0
     bench = Bench("convergence", parse(__doc__, plots=True))
     quick = bench.options.quick
-    workers = start_workers()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            for data in CASES:
-                descends = data == "cora" and bench.options.plot is not None and bench.wanted("cora descent")
-                if not (bench.wanted(data) or descends) or (quick and data != "cora"):
-                    continue
-                parts = Path(folder) / data.replace(":", "-")
-                partition(data, WORKERS, parts)
-                if bench.wanted(data):
-                    measure(bench, workers, data, parts, 1 if quick else SEEDS)
-                if descends and bench.options.plot is not None:
-                    gradients(bench, workers, parts, bench.options.plot)
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
+    with tempfile.TemporaryDirectory() as folder, workers_here(WORKERS, "benchmarks.convergence") as workers:
+        for data in CASES:
+            descends = data == "cora" and bench.options.plot is not None and bench.wanted("cora descent")
+            if not (bench.wanted(data) or descends) or (quick and data != "cora"):
+                continue
+            parts = Path(folder) / data.replace(":", "-")
+            partition(data, WORKERS, parts)
+            if bench.wanted(data):
+                measure(bench, workers, data, parts, 1 if quick else SEEDS)
+            if descends and bench.options.plot is not None:
+                gradients(bench, workers, parts, bench.options.plot)
     return bench.finish()
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -128,6 +129,30 @@ def hosts_on_a_switch(count: int) -> Iterator[Hosts]:
             process.wait(10)
         for name in (*hosts.names, hosts.switch):
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+@contextmanager
+def workers_here(count: int, module: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """Workers of one thread on this machine, without hosts of their own: `python -m MODULE --serve`."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", module, "--serve"],
+            env={**os.environ, **shared, "RANK": str(worker)},
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for worker in range(count)
+    ]
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
 
 
 def ask(workers: list[Any], question: dict[str, Any]) -> list[dict[str, Any]]:

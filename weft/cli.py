@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from weft.errors import UserError, WorkerLost
+from weft.errors import EXTRAS, UserError, WorkerLost, not_installed
+from weft.serverless.commands import functions, worker
 
 if TYPE_CHECKING:
     from weft.partition import PartitionInfo
@@ -273,7 +274,7 @@ def train(
     data: Data = None,
     model: Model = None,
     strategy: Annotated[
-        str | None, typer.Option(help="Preset: full, single, sar, adaqp, minibatch, batchgnn, gsplit or auto.")
+        str | None, typer.Option(help="Preset: full, single, sar, adaqp, minibatch, batchgnn, gsplit, dorylus or auto.")
     ] = None,
     workers: Workers = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the graph.")] = None,
@@ -472,77 +473,8 @@ def demo(
     console.print(f"report  {run / 'report.html'}", highlight=False, soft_wrap=True)
 
 
-@app.command()
-def worker(
-    address: Annotated[str, typer.Argument(help="tcp://HOST:PORT of a graph server: its executor.bind.")],
-    count: Annotated[int, typer.Option(min=1, help="Workers to start here.")] = 1,
-    idle: Annotated[
-        float | None, typer.Option(min=0.1, help="Leave after so many seconds without a task; never unless given.")
-    ] = None,
-    trust: Annotated[
-        list[str] | None, typer.Option(help="package.module of your own whose functions may be called; repeat it.")
-    ] = None,
-) -> None:
-    """Do tensor tasks for a run that has executor.name=pool, from any machine that reaches it.
-
-    The run and its workers share a key of 64 hexadecimal digits, in the variable WEFT_KEY of both:
-
-        export WEFT_KEY=$(openssl rand -hex 32)
-        weft train ... --strategy dorylus --set executor.bind=tcp://10.0.0.1:7000
-        weft worker tcp://10.0.0.1:7000 --count 4        # elsewhere
-    """
-    from weft.serverless.pool import run_workers
-
-    raise typer.Exit(run_workers(address, count, idle, tuple(trust or ())))
-
-
-functions = typer.Typer(
-    help="Tensor tasks in a cloud's functions: deploy them, or run them here.", no_args_is_help=True
-)
+app.command()(worker)
 app.add_typer(functions, name="lambda")
-FunctionName = Annotated[str, typer.Option("--function", help="Name of the function.")]
-
-
-@functions.command("package")
-def lambda_package(
-    out: Out = Path("weft-function.zip"),
-    function: FunctionName = "weft",
-    architecture: Annotated[str, typer.Option(help="x86_64, or arm64, which costs a fifth less.")] = "x86_64",
-) -> None:
-    """Write the deployment archive; print the commands that create the function, and the policy that servers need."""
-    from weft.serverless.deploy import MOST_UPLOAD_BYTES, PYTHON, build_archive, commands, invoke_policy
-
-    with console.status("fetching numpy and pyzmq"):
-        size = build_archive(out, architecture)
-    console.print(f"wrote {out}: {size / 1e6:.1f} MB, Python {PYTHON}, {architecture}", highlight=False)
-    if size > MOST_UPLOAD_BYTES:
-        console.print("more than 50 MB: upload it through a bucket")
-    console.print("\nCreate the function, once (ACCOUNT is your account's number):\n")
-    for command in commands(out, function, architecture):
-        console.print(command, soft_wrap=True, highlight=False, markup=False)
-    console.print("\nAllow the graph servers to call it, and nothing else:\n")
-    console.print(invoke_policy(function), highlight=False, markup=False)
-    console.print("\nThen:\n")
-    then = f"weft train ... --strategy dorylus --set executor.name=lambda --set executor.function={function}"
-    console.print(then, soft_wrap=True, highlight=False, markup=False)
-
-
-@functions.command("serve")
-def lambda_serve(
-    function: FunctionName = "weft",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 9001,
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    concurrency: Annotated[int, typer.Option(min=1, help="Functions at once; more are refused, as a cloud would.")] = 8,
-) -> None:
-    """Run functions on this machine, behind the same interface as the cloud's: nothing needs an account."""
-    from weft.serverless.deploy import HANDLER
-    from weft.serverless.endpoint import serve
-
-    def told(address: str) -> None:
-        console.print(f"function '{function}' at {address}; end with Ctrl-C", highlight=False)
-        console.print(f"use it with --set executor.name=lambda --set executor.endpoint={address}", highlight=False)
-
-    serve({function: HANDLER}, host, port, concurrency, told)
 
 
 def main() -> None:
@@ -560,6 +492,11 @@ def main() -> None:
     except WorkerLost as error:
         _complain(str(error))
         sys.exit(1)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        _complain(str(not_installed(error.name, "this")))
+        sys.exit(2)
     except RunFailed as error:
         sys.exit(error.code)
     except KeyboardInterrupt:

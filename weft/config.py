@@ -38,7 +38,7 @@ class RunConfig(BaseModel):
 
     data: str = Field("synthetic:demo", description="data set name, graph folder, partition folder, or .npz file")
     run: str | None = Field(None, description="run folder; runs/NAME-MODEL-N unless set")
-    strategy: str = Field("full", description="preset of the settings of exchange and memory")
+    strategy: str = Field("full", description="preset of the settings of exchange, memory, sample and executor")
     workers: int = Field(1, ge=1, description="processes")
     threads: int | None = Field(None, ge=1, description="threads per worker; the machine's cores shared out unless set")
     seed: int = Field(0, ge=0, description="of weights, dropout and partition")

@@ -9,15 +9,19 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
+from weft.errors import EXTRAS
 from weft.kernels import native_available
 from weft.show import size
 from weft.train.machine import describe_machine
 
-EXTRAS = {
-    "pymetis": "METIS partitions: pip install 'weft[partition]'",
-    "graphdatascience": "the offline cora data set: pip install 'weft[data]'",
-    "torch_geometric": "data sets of PyG: pip install 'weft[data]'",
-    "ogb": "data sets of OGB: pip install 'weft[data]'",
+GIVES = {
+    "pymetis": "METIS partitions",
+    "graphdatascience": "the offline cora data set",
+    "torch_geometric": "data sets of PyG",
+    "ogb": "data sets of OGB",
+    "zmq": "products elsewhere (strategy dorylus)",
+    "boto3": "cloud functions",
+    "ray": "a Ray cluster's actors",
 }
 
 
@@ -40,7 +44,7 @@ def examine() -> list[Finding]:
         _huge_pages(machine["huge_pages"]),
         _gpu(),
     ]
-    findings += [_extra(module, what) for module, what in EXTRAS.items()]
+    findings += [_extra(module, what) for module, what in GIVES.items()]
     tools = shutil.which("ip") is not None
     findings.append(
         Finding("iproute2", "ok" if tools else "note", "" if tools else "tests of several hosts are skipped")
@@ -86,4 +90,4 @@ def _gpu() -> Finding:
 def _extra(module: str, what: str) -> Finding:
     if importlib.util.find_spec(module) is not None:
         return Finding(module, "ok", "")
-    return Finding(module, "note", f"not installed; it gives {what}")
+    return Finding(module, "note", f"not installed; it gives {what}: pip install '.[{EXTRAS[module]}]'")

@@ -12,6 +12,27 @@ class WorkerLost(RuntimeError):
     """A worker of the run stopped answering; the message names worker, step and operation."""
 
 
+EXTRAS = {  # optional packages, and which of weft's extras brings them
+    "pymetis": "partition",
+    "graphdatascience": "data",
+    "torch_geometric": "data",
+    "ogb": "data",
+    "zmq": "serverless",
+    "boto3": "serverless",
+    "botocore": "serverless",
+    "aiohttp": "serverless",
+    "awslambdaric": "serverless",
+    "ray": "ray",
+}
+
+
+def not_installed(module: str, what: str) -> UserError:
+    """An error for an optional package that something needs."""
+    return UserError(
+        f"{what} needs {module}, which is not installed: pip install '.[{EXTRAS[module]}]' in weft's folder"
+    )
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """An error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)

@@ -32,7 +32,6 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     else:
         terms = LeaseTerms(
             idle_seconds=float(event["idle_seconds"]),
-            tasks=event.get("tasks"),
             seconds=max(0.0, min(float(event["seconds"]), left - MARGIN_SECONDS)),
         )
         seal = Seal(bytes.fromhex(event["key"]), lasts_until=float(event["expires"]))

@@ -36,7 +36,6 @@ class LeaseTerms:
     """When a worker leaves by itself."""
 
     idle_seconds: float | None = None
-    tasks: int | None = None
     seconds: float | None = None
     parent: int | None = None  # with this process, where it was started by one that may be killed
 
@@ -46,7 +45,6 @@ class Stay:
     """What a worker did."""
 
     tasks: int
-    seconds: float
     why: str
 
 
@@ -86,7 +84,7 @@ class Worker:
         self._started = self._heard = time.monotonic()
 
     def run(self) -> Stay:
-        self._say(Message("hello", {"worker": self._name, "pid": os.getpid()}))
+        self._say(Message("hello", {"worker": self._name}))
         while True:
             why = self._over()
             if why is not None:
@@ -105,8 +103,8 @@ class Worker:
                 self._say(self._done(message))
                 self._tasks += 1
                 self._heard = time.monotonic()
-        self._say(Message("bye", {"why": why, "refused": self._seal.refused}))
-        return Stay(self._tasks, time.monotonic() - self._started, why)
+        self._say(Message("bye", {"refused": self._seal.refused}))
+        return Stay(self._tasks, why)
 
     def _done(self, message: Message) -> Message:
         number = message.fields.get("number")
@@ -142,8 +140,6 @@ class Worker:
     def _over(self) -> str | None:
         """Why it is time to go, if it is."""
         terms, now = self._terms, time.monotonic()
-        if terms.tasks is not None and self._tasks >= terms.tasks:
-            return "tasks"
         if terms.seconds is not None and now - self._started >= terms.seconds:
             return "time"
         if terms.idle_seconds is not None and now - self._heard >= terms.idle_seconds:

@@ -95,7 +95,7 @@ def test_cora_without_the_wheel_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == "graphdatascience" else find_spec(name)
     )
-    with pytest.raises(UserError, match=r"pip install 'weft\[data\]'"):
+    with pytest.raises(UserError, match=r"pip install '.\[data\]'"):
         open_graph("cora")
 
 
@@ -214,7 +214,7 @@ def test_a_pyg_folder_is_refused_with_the_way_to_load_it(tmp_path: Path) -> None
 
 def test_pyg_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch_geometric", None)
-    with pytest.raises(UserError, match=r"pip install 'weft\[data\]'"):
+    with pytest.raises(UserError, match=r"pip install '.\[data\]'"):
         open_graph("reddit")
 
 

@@ -246,7 +246,7 @@ def test_wrong_arguments(communities: Graph, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(UserError, match=r"weft\.partition"):
         assign(communities, 2, "presample")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"'presample' needs pymetis.*weft\[partition\]"):
+    with pytest.raises(UserError, match=r"presample needs pymetis.*'\.\[partition\]'"):
         presampled(communities, 2)
 
 

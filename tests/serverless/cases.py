@@ -1,5 +1,11 @@
 """Runs of a small graph through a pipeline of intervals, and as one pass over the whole graph."""
 
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +17,8 @@ from weft.aggregate import GraphView
 from weft.comm import Communicator, all_reduce_gradients
 from weft.layers import ModelConfig, Separable, Stack, build_model
 from weft.partition import Shard, make_shards
-from weft.serverless.executor import Pipelined
+from weft.serverless.executor import Pipelined, make_invoker
+from weft.serverless.invoker import Invoker
 from weft.serverless.settings import ExecutorConfig
 from weft.train.loss import GlobalLoss
 from weft.train.optim import OptimConfig, build_optimiser, learning_rate
@@ -181,6 +188,37 @@ def pipelined(
         "sent": dict(comm.sent),
         "exact_from": run.server.bound.exact_from,
     }
+
+
+class Killing:
+    """Makes a run's invoker, and ends its processes with SIGKILL at random points while the run goes on."""
+
+    def __init__(self, kills: int, tasks_between: int) -> None:
+        self.kills, self._wanted, self._tasks_between = 0, kills, tasks_between
+        self.invoker: Invoker | None = None
+
+    def make(self, config: ExecutorConfig, trust: Any) -> Invoker:
+        self.invoker = make_invoker(config, trust)
+        return self.invoker
+
+    @contextmanager
+    def during(self, processes: Callable[[], list[int]]) -> Iterator[None]:
+        done, rng = threading.Event(), random.Random(3)
+
+        def kill() -> None:
+            while self.kills < self._wanted and not done.wait(rng.random() * 0.3):
+                alive = processes() if self.invoker is not None else []
+                if alive and self.invoker.usage().tasks > self._tasks_between * self.kills:
+                    os.kill(rng.choice(alive), signal.SIGKILL)
+                    self.kills += 1
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
 
 def _set_up(comm: Communicator, shards: list[Shard], case: Case) -> tuple[GraphView, nn.Module, Tensor, GlobalLoss]:

@@ -9,6 +9,7 @@ from weft.errors import UserError
 from weft.serverless.places import compare
 from weft.serverless.prices import price, read_prices
 from weft.serverless.simulate import Graph, Machine, gcn, play
+from weft.show import print_places
 
 GRAPH = Graph("some", vertices=200_000, edges=20e6, features=300, classes=40)
 MODEL = gcn(GRAPH, hidden=128)
@@ -76,6 +77,19 @@ def test_three_places_are_compared() -> None:
     assert [place.label for place in places] == ["CPU servers", "CPU servers and functions", "GPU servers"]
     assert places[1].functions >= 1 and places[1].cost.function_time > 0
     assert places[2].played.seconds < places[0].played.seconds
+
+
+def test_places_are_printed_with_the_best_one_marked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    places = compare(GRAPH, MODEL, 2, MACHINE, read_prices())
+    print_places({"prices": "2026-01-01", "options": [place.described() for place in places]})
+    lines = capsys.readouterr().out.splitlines()
+    assert "modelled" in lines[0] and "2026-01-01" in lines[0]
+    for place in places:
+        (line,) = (line for line in lines if place.label in [cell.strip() for cell in line.split("│")])
+        assert f"{place.cost.total:.2e}" in line and f"{place.played.seconds:.3f}" in line
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """Exactly once: kills, hedges, duplicates and delays change nothing, and without the ledger they would."""
 
-import os
 import random
-import signal
 import threading
 import time
 from concurrent.futures import Future
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.serverless.cases import CASES, pipelined, some_shards
+from tests.serverless.cases import CASES, Killing, pipelined, some_shards
 from weft.comm import Communicator
 from weft.serverless.dispatch import Dispatcher, Failed, Patience, Tuner
 from weft.serverless.executor import make_invoker
@@ -112,9 +110,9 @@ def test_without_the_ledger_it_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_share_counts_once() -> None:
     ledger = Ledger()
-    assert ledger.apply(1, 0, 3) and not ledger.apply(1, 0, 3) and ledger.apply(2, 0, 3)
+    assert ledger.apply(1, 3) and not ledger.apply(1, 3) and ledger.apply(2, 3)
     ledger.close(1)
-    assert not ledger.apply(1, 0, 4) and ledger.state() == {"closed": 1}
+    assert not ledger.apply(1, 4) and ledger.state() == {"closed": 1}
     assert ledger.turned_away == 2
 
 
@@ -144,37 +142,16 @@ def test_stash_keeps_what_is_held() -> None:
 def test_fifty_kills() -> None:
     """Workers of a pool end with SIGKILL at fifty random points: the same weights, to the bit."""
     config = ExecutorConfig(name="pool", intervals=6, workers=3, placement="functions", delay_ms=10)
-    pools = []
-
-    def make(config, trust):  # type: ignore[no-untyped-def]
-        pools.append(make_invoker(config, trust))
-        return pools[-1]
-
-    kills, rng, done = [0], random.Random(3), threading.Event()
-
-    def kill() -> None:
-        while not done.is_set() and kills[0] < 50:
-            time.sleep(rng.random() * 0.3)
-            alive = pools[0].processes if pools else []
-            tasks = pools[0].usage().tasks if pools else 0
-            if alive and tasks > 10 * kills[0]:
-                os.kill(rng.choice(alive), signal.SIGKILL)
-                kills[0] += 1
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        found = run(config, make, "gat", epochs=25)
-    finally:
-        done.set()
-        killer.join()
-    assert kills[0] == 50
+    killing = Killing(50, tasks_between=10)
+    with killing.during(lambda: killing.invoker.processes):
+        found = run(config, killing.make, "gat", epochs=25)
+    assert killing.kills == 50
     assert found["waste"]["retries"] > 0
     assert same(run(replace_intervals(6), name="gat", epochs=25), found)
     deadline = time.monotonic() + 10
-    while any(os.path.exists(f"/proc/{pid}") for pid in pools[0].processes) and time.monotonic() < deadline:
+    while killing.invoker.processes and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not pools[0].processes
+    assert not killing.invoker.processes
 
 
 def replace_intervals(count: int) -> ExecutorConfig:

@@ -23,6 +23,7 @@ def fake_run(
     trace: bool = True,
     codec: str = "raw",
     diverge_at: int | None = None,
+    cost: dict[str, float] | None = None,
 ) -> RunFolder:
     """A finished run; without a summary, one that crashed."""
     config = {
@@ -40,7 +41,8 @@ def fake_run(
     with RunFolder.create(path, config) as run:
         run._write_events = lambda record: None  # type: ignore[method-assign]  # TensorBoard is slow and not read here
         for epoch in range(1, epochs + 1):
-            run.append(_record(epoch, epochs, workers, metric, chance, shrink, codec, diverge_at))
+            record = _record(epoch, epochs, workers, metric, chance, shrink, codec, diverge_at)
+            run.append(record if cost is None else record | {"cost": cost})
     if trace:
         run.trace_file.write_text(json.dumps({"traceEvents": fake_events(workers, seed)}))
     if summary:

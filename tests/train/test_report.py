@@ -11,6 +11,7 @@ import pytest
 
 from tests.train.fake_runs import fake_events, fake_run
 from weft.errors import UserError
+from weft.serverless.prices import price, read_prices
 from weft.train.plot import (
     MAX_POINTS,
     Line,
@@ -378,3 +379,14 @@ def test_a_slow_first_epoch_is_cut_off_but_a_slow_run_is_not(tmp_path: Path) -> 
     records = [record | {"seconds": 9 + record["epoch"] / 100} for record in slow.metrics()]
     slow.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
     assert "the slowest epoch took" not in make_page(tmp_path, quick.path, slow.path).text
+
+
+def test_what_an_epoch_cost(tmp_path: Path) -> None:
+    used = {"function_seconds": 3600.0, "requests": 1e6, "init_seconds": 10.0, "wasted_seconds": 36.0}
+    cost = price(read_prices(), 7200.0, servers=3, functions=used, weight_servers=1).described()
+    priced = fake_run(tmp_path / "priced", epochs=5, trace=False, cost=cost)
+    alone, both = (make_page(tmp_path, priced.path, *more) for more in ((), (fake_run(tmp_path / "free").path,)))
+    for page in (alone, both):
+        assert "Cost of an epoch" in page.text
+        assert f"{cost['graph_servers']:.2e}" in page.text and f"{cost['total']:.2e}" in page.text
+    assert "Cost of an epoch" not in make_page(tmp_path, tmp_path / "free").text

@@ -6,7 +6,7 @@ from weft.aggregate.reach import find_reach, order_by, order_for_overlap
 from weft.aggregate.replay import rematerialised
 from weft.aggregate.topology import MATERIALISED, OVERLAPPED, SEQUENTIAL, Schedule
 from weft.aggregate.view import GraphView
-from weft.aggregate.wire import CODECS, RAW, Adaptive, Format, Quantised, format_named
+from weft.aggregate.wire import CODECS, RAW, Adaptive, Format, Lane, Quantised, format_named
 
 __all__ = [
     "CODECS",
@@ -18,6 +18,7 @@ __all__ = [
     "EdgeRows",
     "Format",
     "GraphView",
+    "Lane",
     "Noise",
     "Quantised",
     "Schedule",

@@ -213,18 +213,20 @@ class Adaptive(Quantised):
         if comm.num_workers == 1 or (epoch != 1 and epoch % self.cycle):
             return None
         started = time.perf_counter()
+        lanes = [self.lanes[key] for key in sorted(self.lanes)]
+        _share(lanes, self.choose(lanes, comm), comm)
+        return time.perf_counter() - started
+
+    def choose(self, lanes: Sequence[Lane], comm: Communicator) -> list[list[Tensor]]:
+        """Bits of every row that leaves this worker, of each lane by peer."""
         if self.channels is None:
             self.channels = measure_channels(comm)
-        lanes = [self.lanes[key] for key in sorted(self.lanes)]
-        problems = [self._problem(lane, comm, self.channels) for lane in lanes]
-        chosen = assign(
-            problems,
+        return assign(
+            [self._problem(lane, comm, self.channels) for lane in lanes],
             self.fidelity,
             lambda values: comm.all_reduce(values.clone(), "control", "variances"),
             lambda values: comm.all_reduce(values.clone(), "control", "times", "max"),
         )
-        _share(lanes, chosen, comm)
-        return time.perf_counter() - started
 
     def _problem(self, lane: Lane, comm: Communicator, channels: Channels) -> Problem:
         if lane.direction == "forward" and not lane.importance:

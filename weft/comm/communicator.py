@@ -37,6 +37,13 @@ DEFAULT_DEADLINE_SECONDS = 300.0
 # at most 2^31 - 4096 bytes a call: longer messages travel as several.
 MAX_MESSAGE_BYTES = 1 << 30
 
+DIRECT_BYTES = 4 << 20  # sums of at most so many bytes take two rounds
+
+_REDUCE: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda rows: rows.sum(0, dtype=rows.dtype),
+    "max": lambda rows: rows.amax(0),
+    "min": lambda rows: rows.amin(0),
+}
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
@@ -163,7 +170,13 @@ class Communicator:
         self._start(pending, receives, sends)
         return pending
 
-    def _start(self, pending: Pending, receives: list[tuple[int, Tensor]], sends: list[tuple[int, Tensor]]) -> None:
+    def _start(
+        self,
+        pending: Pending,
+        receives: list[tuple[int, Tensor]],
+        sends: list[tuple[int, Tensor]],
+        in_turns: bool = True,
+    ) -> None:
         # Receives first: a send that finds its receive waiting goes straight into place, and both directions flow.
         ops: list[tuple[bool, int, Tensor, int]] = []
         for peer, data in receives:
@@ -192,7 +205,7 @@ class Communicator:
             start = partial(begin, chunk, peer, group=self._group, tag=number % (1 << 24))
             starts.setdefault((inward, peer), []).append(start)
         size = max(sum(data.numel() for _, data in messages) for messages in (receives, sends))
-        if self.num_workers > 2 and self.backend == "gloo" and size >= WORTHWHILE_BYTES:
+        if in_turns and self.num_workers > 2 and self.backend == "gloo" and size >= WORTHWHILE_BYTES:
             self._take_turns(pending, starts)
             return
         for (inward, peer), begins in starts.items():
@@ -223,13 +236,38 @@ class Communicator:
         assert tensor.is_contiguous() and tensor.dtype is not torch.bool
         self._count(kind, tensor)
         staged = self._staged(tensor, copy=True)
-        work = self._guard(
-            lambda: dist.all_reduce(staged, _OPS[op], group=self._group, async_op=True), f"all-reduce of {what}"
-        )
-        self._wait(work, f"all-reduce of {what}")
+        if self.backend == "gloo" and self.num_workers > 2 and tensor.nbytes <= DIRECT_BYTES:
+            self._reduce_directly(staged.view(-1), op, f"all-reduce of {what}")
+        else:
+            work = self._guard(
+                lambda: dist.all_reduce(staged, _OPS[op], group=self._group, async_op=True), f"all-reduce of {what}"
+            )
+            self._wait(work, f"all-reduce of {what}")
         if staged is not tensor:
             tensor.copy_(staged)
         return tensor
+
+    def _reduce_directly(self, flat: Tensor, op: Op, what: str) -> None:
+        """In place, in two rounds: everybody adds up a share of the numbers, in the workers' order, and tells all.
+
+        As many bytes as around a ring, which takes 2 (W - 1) rounds: that is what counts where links are busy.
+        """
+        shares = list(torch.tensor_split(flat, self.num_workers))
+        mine = shares[self.worker]
+        arrived = flat.new_empty((self.num_workers, mine.numel()))
+        arrived[self.worker] = mine
+        self._exchange(shares, list(arrived), what)
+        mine.copy_(_REDUCE[op](arrived))
+        self._exchange([mine] * self.num_workers, shares, what)
+
+    def _exchange(self, outgoing: Sequence[Tensor], incoming: Sequence[Tensor], what: str) -> None:
+        """One message to and from every peer, all at once, not counted."""
+        pending = Pending(self, what)
+        peers = [peer for peer in range(self.num_workers) if peer != self.worker]
+        receives = [(peer, _as_bytes(incoming[peer])) for peer in peers if incoming[peer].numel()]
+        sends = [(peer, _as_bytes(outgoing[peer])) for peer in peers if outgoing[peer].numel()]
+        self._start(pending, receives, sends, in_turns=False)
+        pending.wait()
 
     def all_gather(self, tensor: Tensor, kind: str, what: str) -> Tensor:
         """Every worker's tensor, stacked: [num_workers, *shape]. Shapes are equal on all workers."""

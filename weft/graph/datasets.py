@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from weft.errors import UserError, unknown
+from weft.errors import UserError, not_installed, unknown
 from weft.graph.build import from_edges, to_undirected
 from weft.graph.edgelist import EDGE_FILES
 from weft.graph.files import MANIFEST
@@ -133,7 +133,7 @@ def load_cora() -> Graph:
     """
     found = importlib.util.find_spec("graphdatascience")
     if found is None or not found.submodule_search_locations:
-        raise UserError("the data set 'cora' needs graphdatascience: pip install 'weft[data]'")
+        raise not_installed("graphdatascience", "the data set 'cora'")
     folder = Path(next(iter(found.submodule_search_locations))) / "resources" / "cora"
     if not (folder / "cora_nodes.parquet.gzip").is_file():
         raise UserError("the installed graphdatascience carries no Cora: install version 1.12 or later")
@@ -173,7 +173,7 @@ def _open_folder(path: Path) -> Graph:
 
 
 def _load_pyg(dataset: str, argument: str | None, name: str, root: Path) -> Graph:
-    require("torch_geometric", "data", f"the data set '{name}' comes from PyG")
+    require("torch_geometric", f"the data set '{name}'")
     known = importlib.import_module("torch_geometric.datasets")
     if not hasattr(known, dataset):
         raise unknown("PyG data set", dataset, known.__all__)

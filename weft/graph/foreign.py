@@ -12,7 +12,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from weft.errors import UserError
+from weft.errors import UserError, not_installed
 from weft.graph.build import from_edges
 from weft.graph.edgelist import read_edges, read_npy
 from weft.graph.files import Array
@@ -268,12 +268,12 @@ def _graphbolt_array(path: Path, entry: dict[str, Any]) -> Array:
     return read_npy(path / entry["path"])
 
 
-def require(module: str, extra: str, why: str) -> ModuleType:
+def require(module: str, why: str) -> ModuleType:
     """An optional package, or a sentence that says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise UserError(f"{why}, which needs {module}: pip install 'weft[{extra}]'") from None
+        raise not_installed(module.partition(".")[0], why) from None
 
 
 def _dense(x: Any) -> Any:

@@ -11,7 +11,6 @@ from weft.kernels import reference_quantise as reference
 from weft.kernels.checks import check_index, check_shape, check_state, require
 from weft.kernels.native import native_for, pointer, threads
 
-WIDTHS = (2, 4, 8)  # bits
 HEADER_BYTES = reference.HEADER_BYTES
 _UINT64 = 0xFFFFFFFFFFFFFFFF
 

@@ -12,7 +12,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from weft.errors import UserError
+from weft.errors import UserError, not_installed
 from weft.graph.files import Array
 from weft.graph.graph import CSR
 
@@ -23,7 +23,7 @@ SPREAD = 0.1  # the share of vertices that must carry a kind of load for METIS t
 
 def check_pymetis(method: str = "metis") -> None:
     if importlib.util.find_spec("pymetis") is None:
-        raise UserError(f"method '{method}' needs pymetis: run `pip install 'weft[partition]'`, or use method 'stream'")
+        raise UserError(f"{not_installed('pymetis', f'method {method}')}, or use method stream")
 
 
 def metis_owner(

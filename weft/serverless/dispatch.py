@@ -83,10 +83,6 @@ class Dispatcher:
         self.waste, self.tasks = Waste(), 0
 
     @property
-    def idle(self) -> bool:
-        return not self._open
-
-    @property
     def queued(self) -> int:
         return len(self._queue)
 

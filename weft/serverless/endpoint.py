@@ -1,6 +1,6 @@
 """Functions on this machine: the Lambda Invoke API towards clients, the Runtime API towards real runtime processes.
 
-    weft lambda serve --function weft=weft_function.cloud.handler
+    weft lambda serve --function weft
 
 For tests and for trying things out: nothing here needs an account, and what runs is what would run in the cloud,
 started by the cloud's own runtime client. Every instance has a port of its own, so that it is known who does what, and
@@ -11,10 +11,11 @@ import asyncio
 import json
 import os
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -181,6 +182,21 @@ class Endpoint:
 
 def _error(status: int, kind: str, message: str) -> web.Response:
     return web.json_response({"Type": "User", "Message": message}, status=status, headers={"x-amzn-ErrorType": kind})
+
+
+@contextmanager
+def serving(functions: dict[str, str], concurrency: int = 8) -> Iterator[tuple[str, Endpoint]]:
+    """An endpoint in a thread of its own, and its address."""
+    loop, endpoint = asyncio.new_event_loop(), Endpoint(functions, concurrency)
+    thread = threading.Thread(target=loop.run_forever, name="endpoint", daemon=True)
+    thread.start()
+    try:
+        yield asyncio.run_coroutine_threadsafe(endpoint.start(), loop).result(30), endpoint
+    finally:
+        asyncio.run_coroutine_threadsafe(endpoint.stop(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
 
 
 def serve(functions: dict[str, str], host: str, port: int, concurrency: int, told: Callable[[str], None]) -> None:

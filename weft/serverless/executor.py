@@ -1,6 +1,7 @@
 """A run's graph server as the training loop sees it: an epoch at a time, with what the functions did."""
 
 import math
+import os
 import secrets
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.aggregate import GraphView
-from weft.errors import UserError
+from weft.errors import UserError, not_installed
 from weft.layers import Separable
 from weft.serverless.dispatch import Dispatcher, Patience, Tuner, Waste
 from weft.serverless.invoker import InlineInvoker, Invoker, Usage
@@ -57,6 +58,11 @@ class Pipelined:
         config, comm = self.config, self.view.comm
         self._optimiser = optimiser
         Call.trusted = own_modules(self.model)
+        if Call.trusted and config.name == "lambda":
+            raise UserError(
+                f"layers of your own ({', '.join(Call.trusted)}) are not in the function's archive: set executor.name "
+                "to pool or ray"
+            )
         self.invoker = (self.make or make_invoker)(config, Call.trusted)
         self._opened.callback(self.invoker.close)
 
@@ -154,9 +160,14 @@ def make_invoker(config: ExecutorConfig, trust: tuple[str, ...] = ()) -> Invoker
     try:
         there = _elsewhere(config, trust)
     except ImportError as error:
-        extra = "ray" if config.name == "ray" else "serverless"
-        raise UserError(f"executor {config.name} needs {error.name}: pip install 'weft[{extra}]'") from None
+        raise not_installed(str(error.name), f"executor {config.name}") from None
     return Placed(there, config.workers) if config.placement == "auto" else there
+
+
+def own_port(address: str) -> str:
+    """Where this server listens: those of a run that share a machine take ports one after another."""
+    head, _, port = address.rpartition(":")
+    return f"{head}:{int(port) + int(os.environ.get('LOCAL_RANK', '0'))}" if port.isdigit() else address
 
 
 def _elsewhere(config: ExecutorConfig, trust: tuple[str, ...]) -> Invoker:
@@ -164,7 +175,7 @@ def _elsewhere(config: ExecutorConfig, trust: tuple[str, ...]) -> Invoker:
     if config.name == "pool":
         from weft.serverless.pool import PoolInvoker, run_key
 
-        return PoolInvoker(config.workers, config.bind, run_key(), halve, delay, trust)
+        return PoolInvoker(config.workers, own_port(config.bind), run_key(), halve, delay, trust)
     if config.name == "ray":
         from weft.serverless.actors import RayInvoker
 
@@ -176,11 +187,11 @@ def _elsewhere(config: ExecutorConfig, trust: tuple[str, ...]) -> Invoker:
     return LambdaInvoker(
         config.function,
         config.workers,
-        config.bind,
+        own_port(config.bind),
         config.endpoint,
         config.lease_seconds,
         halve=halve,
         delay_seconds=delay,
         most_workers=config.most_workers or config.workers,
-        advertise=config.advertise,
+        advertise=own_port(config.advertise) if config.advertise is not None else None,
     )

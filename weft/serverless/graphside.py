@@ -75,7 +75,7 @@ class Intervals:
         values = torch.cat([_coefficients(block) for block in blocks]).to(dtype)
         csr = _csr(rows, columns, values, shard.num_nodes, shard.num_nodes + shard.num_halo)
         ends = _spans(shard.halo_counts, shard.num_nodes)
-        sends = self._told(shard.halo_rows, shard.halo_counts)
+        sends = self._told()
         return Side(csr, sends, ends)
 
     def backward(self, forward: Side) -> Side:
@@ -114,7 +114,7 @@ class Intervals:
         sends = tuple(rows if server != comm.worker else rows[:0] for server, rows in enumerate(read))
         return Side(csr, sends, _spans(counts, shard.num_nodes))
 
-    def _told(self, halo_rows: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
+    def _told(self) -> tuple[Tensor, ...]:
         route = self.topology.rounds[0].route if self.topology.rounds else None
         if route is None:
             return (torch.empty(0, dtype=torch.int64),)

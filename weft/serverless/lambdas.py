@@ -7,6 +7,7 @@ longer than a lease. `OneTask` sends each task in a payload of its own instead, 
 
 import base64
 import json
+import os
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -40,7 +41,8 @@ def make_client(endpoint: str | None, patience_seconds: float, connections: int)
         max_pool_connections=connections,
     )
     try:
-        return boto3.client("lambda", endpoint_url=endpoint, config=config)
+        region = os.environ.get("AWS_REGION")  # boto3 itself reads AWS_DEFAULT_REGION and its files alone
+        return boto3.client("lambda", region_name=region, endpoint_url=endpoint, config=config)
     except (BotoCoreError, ValueError) as error:
         raise UserError(
             f"executor lambda has no account to work with ({error}): set AWS_REGION and credentials, or "
@@ -167,7 +169,9 @@ class LambdaInvoker(Hub):
         else:
             # What a function worked before it was lost is billed, too.
             self._add(function_seconds=time.monotonic() - held.started)
-            if lease not in self._peers:
+            if lease in self._peers:
+                self._pause = FIRST_PAUSE_SECONDS
+            else:
                 self._wait()  # it never came: another would not come, either
         self._drop_lease(lease, str(outcome))
 

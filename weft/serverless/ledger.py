@@ -18,7 +18,7 @@ class Ledger:
         self._closed = closed_epoch
         self._running: set[TaskId] = set()
         self._done: set[TaskId] = set()
-        self._updates: set[tuple[int, int, int]] = set()  # epoch, stage, server
+        self._updates: set[tuple[int, int]] = set()  # epoch, server
         self.turned_away = 0
 
     def begin(self, task: TaskId) -> None:
@@ -34,9 +34,9 @@ class Ledger:
         self._done.add(task)
         return True
 
-    def apply(self, epoch: int, stage: int, server: int) -> bool:
+    def apply(self, epoch: int, server: int) -> bool:
         """Whether a server's share in an update has not been counted before."""
-        key = (epoch, stage, server)
+        key = (epoch, server)
         if epoch <= self._closed or key in self._updates:
             self.turned_away += 1
             return False

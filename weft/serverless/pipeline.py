@@ -127,17 +127,11 @@ class Pipeline:
         """The weights hold the updates of so many epochs."""
         self.updates = max(self.updates, updates)
 
-    def stop_after(self, epoch: int) -> None:
-        self.last_epoch = min(self.last_epoch, epoch)
-
     # -- steps ------------------------------------------------------------------------------------------------------
 
     @property
     def done(self) -> bool:
         return all(progress.epoch > self.last_epoch for progress in self._progress)
-
-    def epoch_of(self, interval: int) -> int:
-        return self._progress[interval].epoch
 
     def ready(self) -> list[tuple[int, int, Step]]:
         """(interval, epoch, step) of all that can run now, those furthest behind first; they count as running."""

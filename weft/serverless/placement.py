@@ -56,7 +56,7 @@ class Placed:
         if done.exception() is None:
             function = done.result().seconds
             # What the way took, and this task's share of the functions' time.
-            seen.there.append(max(0.0, perf_counter() - started - function) + function / self._workers)
+            seen.there.append(max(0.0, perf_counter() - started - function) + function / max(1, self._workers))
 
     def scale(self, workers: int) -> None:
         self._workers = workers

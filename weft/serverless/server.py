@@ -101,7 +101,7 @@ class Server:
         self._finished: dict[int, dict[int, Flight]] = {}  # by epoch and interval
         self._graph_tasks: deque[tuple[int, int, Step]] = deque()
         self._look_at = 0.0
-        self.seconds = {"graph": 0.0, "wait": 0.0, "functions": 0.0}
+        self.seconds = {"graph": 0.0, "wait": 0.0}
         comm.barrier("graph servers are there")
 
     # -- setting up ---------------------------------------------------------------------------------------------------
@@ -265,7 +265,6 @@ class Server:
         return tensors
 
     def _answered(self, task: TaskId, step: Step, answer: Answer) -> None:
-        self.seconds["functions"] += answer.seconds
         flight, stage = self._flights[task.interval], self.stages[step.stage]
         tensors = answer.tensors
         if step.kind in _OF_VERTICES:

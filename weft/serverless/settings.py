@@ -33,7 +33,10 @@ class ExecutorConfig(BaseModel):
         "auto", description="auto: a task that costs less than its way is done by the server itself"
     )
     wire: Literal["float32", "bfloat16"] = Field("float32", description="how numbers travel to functions and back")
-    bind: str = Field("tcp://127.0.0.1:*", description="where a server listens for its functions")
+    bind: str = Field(
+        "tcp://127.0.0.1:*",
+        description="where a server listens for its functions; the next one on a machine takes the next port",
+    )
     advertise: str | None = Field(
         None, description="address under which functions reach the server, where it is not the one it listens at"
     )

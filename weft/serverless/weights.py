@@ -77,7 +77,7 @@ class Weights:
 
     def hear(self, what: str, epoch: int, sender: int, arrays: Arrays, number: float) -> None:
         """A message of an update."""
-        if what == "share" and not self._ledger.apply(epoch, 0, sender):
+        if what == "share" and not self._ledger.apply(epoch, sender):
             return
         update = self._updates.setdefault(epoch, _Update())
         if what == "share":

@@ -319,48 +319,41 @@ def _memory_text(runs: Sequence[RunData]) -> str:
 
 
 def _partition_table(cuts: Sequence[tuple[int, RunData, Mapping[str, Any]]], runs: Sequence[RunData]) -> str:
-    flat = [flatten_values(partition) for _, _, partition in cuts]
-    keys = list(dict.fromkeys(key for values in flat for key in values))
-    heads = "".join(
-        f'<th class="n"{run_attribute(i, runs)}><i class="swatch {color(i)}"></i> {escape(run.name)}</th>'
-        for i, run, _ in cuts
-    )
-    rows = "".join(
-        f"<tr><td>{escape(words(key))}</td>"
-        + "".join(
-            f'<td class="n"{run_attribute(i, runs)}>{escape(values.get(key, NOTHING))}</td>'
-            for (i, _, _), values in zip(cuts, flat, strict=True)
-        )
-        + "</tr>"
-        for key in keys
-    )
-    head = f"<thead><tr><th></th>{heads}</tr></thead>" if len(runs) > 1 else ""
-    return figure("Partition", f'<div class="scroll"><table>{head}<tbody>{rows}</tbody></table></div>')
+    flat = {i: flatten_values(partition) for i, _, partition in cuts}
+    keys = list(dict.fromkeys(key for values in flat.values() for key in values))
+    rows = {words(key): {i: values.get(key, NOTHING) for i, values in flat.items()} for key in keys}
+    return figure("Partition", _table_by_run(rows, runs))
 
 
 def cost(runs: Sequence[RunData]) -> str:
     """What runs whose products are done elsewhere cost."""
-    priced = [(i, run, run.cost()) for i, run in enumerate(runs) if run.cost()]
+    priced = {i: spent for i, run in enumerate(runs) if (spent := run.cost())}
     if not priced:
         return ""
     parts = ("graph_servers", "weight_servers", "function_time", "requests", "init", "hedge_waste", "total", "value")
-    table = "".join(
-        f"<tr><td>{escape(words(part))}</td>"
-        + "".join(f'<td class="n"{run_attribute(i, runs)}>{_money(part, spent[part])}</td>' for i, _, spent in priced)
-        + "</tr>"
-        for part in parts
-    )
-    heads = "".join(
-        f'<th class="n"{run_attribute(i, runs)}><i class="swatch {color(i)}"></i> {escape(run.name)}</th>'
-        for i, run, _ in priced
-    )
-    head = f"<thead><tr><th></th>{heads}</tr></thead>" if len(runs) > 1 else ""
-    body = f'<div class="scroll"><table>{head}<tbody>{table}</tbody></table></div>'
+    rows = {words(part): {i: _money(part, spent[part]) for i, spent in priced.items()} for part in parts}
     lead = (
         "Dollars for an epoch, by the run's price file, medians. Hedge waste is part of function time. Value is "
         "1 / (time x cost)."
     )
-    return section("Cost", lead, figure("Cost of an epoch", body))
+    return section("Cost", lead, figure("Cost of an epoch", _table_by_run(rows, runs)))
+
+
+def _table_by_run(rows: Mapping[str, Mapping[int, str]], runs: Sequence[RunData]) -> str:
+    """Names of rows to what each run, by its number, has there; runs are named where there are several."""
+    shown = next(iter(rows.values()), {})
+    heads = "".join(
+        f'<th class="n"{run_attribute(i, runs)}><i class="swatch {color(i)}"></i> {escape(runs[i].name)}</th>'
+        for i in shown
+    )
+    body = "".join(
+        f"<tr><td>{escape(name)}</td>"
+        + "".join(f'<td class="n"{run_attribute(i, runs)}>{escape(cells[i])}</td>' for i in shown)
+        + "</tr>"
+        for name, cells in rows.items()
+    )
+    head = f"<thead><tr><th></th>{heads}</tr></thead>" if len(runs) > 1 else ""
+    return f'<div class="scroll"><table>{head}<tbody>{body}</tbody></table></div>'
 
 
 def _money(part: str, value: float) -> str:

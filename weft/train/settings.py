@@ -29,7 +29,7 @@ class TrainConfig(BaseModel):
 
 
 class LinkConfig(BaseModel):
-    """Which edges are kept from training (train.task=link), and how many that do not exist stand beside each."""
+    """Which edges are kept from training (train.task=links), and how many that do not exist stand beside each."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
