@@ -1,5 +1,6 @@
 """Epochs of minibatches by workers on several hosts: one side of benchmarks that change the links between them."""
 
+import gc
 import json
 import statistics
 import sys
@@ -16,6 +17,7 @@ from weft.comm import Communicator, all_reduce_gradients, open_communicator
 from weft.config import make_config
 from weft.cost import best_of
 from weft.footprint import Load
+from weft.kernels import memory
 from weft.layers import ModelConfig, build_model
 from weft.partition import Shard, load_shard
 from weft.sample import Plan, SampleConfig
@@ -33,6 +35,8 @@ def serve(parts: Path) -> None:
         question = json.loads(line)
         answer = {"epochs": epochs, "plans": plans}[question.pop("what")](comm, shard, **question)
         print(json.dumps(answer), flush=True)
+        gc.collect()
+        memory.release()  # the next one begins as if it were the first
 
 
 def epochs(

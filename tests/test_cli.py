@@ -181,3 +181,15 @@ def test_an_altered_part_is_refused(weft, tmp_path):
     victim.write_bytes(data)
     code, _, err = weft("train", "--data", "parts", "--workers", 1, "--epochs", 1)
     assert code == 2 and "altered" in err
+
+
+@pytest.mark.parametrize(
+    "verb", [("worker", "tcp://127.0.0.1:1"), ("train", "--data", "synthetic:demo", "--strategy", "dorylus")]
+)
+def test_a_package_that_is_missing_is_named(weft, monkeypatch, verb):
+    for name in [name for name in sys.modules if name.startswith("weft.serverless.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "zmq", None)
+    code, _, err = weft(*verb)
+    assert code == 2 and "needs zmq, which is not installed: pip install '.[serverless]'" in err
+    assert "Traceback" not in err

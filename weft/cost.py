@@ -1,7 +1,8 @@
 """Which plan is the fastest here, by a model: counted work over measured speeds, and bytes over the links' bandwidth.
 
 The model is simple, and says what it is made of: the slowest worker computes, rows cross the slowest link, each wait
-costs the latency. Fetching ahead goes on while steps compute, and takes the same links as what steps exchange.
+costs the latency. Where workers share cores, one that has more to do gets more of them. Fetching ahead goes on while
+steps compute, and takes the same links as what steps exchange.
 """
 
 import time
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from weft import kernels
 from weft.comm import Communicator, measure_channels
@@ -30,6 +31,7 @@ class Speeds:
     multiply: float  # seconds for a multiplication of a product
     byte: float  # seconds for a byte to a worker, while all talk
     latency: float  # seconds that a wait for others takes
+    sharing: float = 1.0  # how many times as fast a worker computes while the others wait
 
     @property
     def megabits(self) -> float:
@@ -41,11 +43,20 @@ def measure_speeds(comm: Communicator, megabits: float | None = None, latency: f
     x, weight = torch.randn(_ROWS, _WIDTH), torch.randn(_WIDTH, _WIDTH)
     indptr = torch.arange(0, _ROWS * _DEGREE + 1, _DEGREE)
     indices = torch.randint(0, _ROWS, (_ROWS * _DEGREE,), dtype=torch.int32)
+
+    def reading() -> float:
+        return _seconds(lambda: kernels.spmm(indptr, indices, x)) / (indices.numel() * _WIDTH)
+
+    def multiplying() -> float:
+        return _seconds(lambda: x @ weight) / (_ROWS * _WIDTH * _WIDTH)
+
     comm.barrier("speeds")
-    read = _seconds(lambda: kernels.spmm(indptr, indices, x)) / (indices.numel() * _WIDTH)
+    read = reading()
     comm.barrier("speeds")
-    multiply = _seconds(lambda: x @ weight) / (_ROWS * _WIDTH * _WIDTH)
-    slowest = torch.tensor([read, multiply], dtype=torch.float64)
+    multiply = multiplying()
+    comm.barrier("speeds")
+    sharing = read / reading() if comm.worker == 0 else 1.0  # the others wait
+    slowest = torch.tensor([read, multiply, sharing], dtype=torch.float64)
     comm.all_reduce(slowest, "control", "speeds", "max")
     byte, wait = 0.0, 0.0
     if comm.num_workers > 1 and (megabits is None or latency is None):
@@ -55,8 +66,8 @@ def measure_speeds(comm: Communicator, megabits: float | None = None, latency: f
     if comm.num_workers > 1:
         byte = byte if megabits is None else 8e-6 / megabits
         wait = wait if latency is None else latency
-    read, multiply = slowest.tolist()
-    return Speeds(read, multiply, byte, wait)
+    read, multiply, sharing = slowest.tolist()
+    return Speeds(read, multiply, byte, wait, max(1.0, sharing))
 
 
 def _seconds(work: Any) -> float:
@@ -101,7 +112,7 @@ def minibatch_options(
     gradients = sum(weight.numel() for weight in model.parameters()) * 4 * 2 * (1 - 1 / load.workers)
     options = []
     for setting, work in counted.items():
-        computing = 2 * work.reads * speeds.read + 3 * work.products * speeds.multiply + work.drawing
+        computing = _together(2 * work.reads * speeds.read + 3 * work.products * speeds.multiply + work.drawing, speeds)
         in_step = (work.hidden + gradients) * speeds.byte
         ahead = (work.features + work.structure) * speeds.byte
         waits = work.rounds * speeds.latency
@@ -142,7 +153,9 @@ def full_options(
         preset = PRESETS[name].settings
         exchange = ExchangeConfig(**preset.get("exchange", {}))
         kept = MemoryConfig(**{**memory.model_dump(), **preset.get("memory", {})})
-        computing = (2 + again) * reads_all * speeds.read + (3 + again) * products_all * speeds.multiply
+        computing = _together(
+            (2 + again) * reads_all * speeds.read + (3 + again) * products_all * speeds.multiply, speeds
+        )
         sent = (2 + again * any(shape.multiplies_sources)) * halo * numbers * load.itemsize + gradients
         seconds = computing + sent * speeds.byte
         need = torch.tensor([estimate_bytes(load, exchange, kept)], dtype=torch.int64)
@@ -156,6 +169,11 @@ def full_options(
             )
         )  # fmt: skip
     return options
+
+
+def _together(computing: Tensor, speeds: Speeds) -> Tensor:
+    """Seconds until each worker has computed: by itself on its cores, or all of them on those that they share."""
+    return torch.maximum(computing / speeds.sharing, computing.mean())
 
 
 def best_of(options: list[Option]) -> Option:

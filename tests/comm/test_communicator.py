@@ -62,14 +62,37 @@ def test_gradients_are_summed_in_one_buffer() -> None:
         assert sent == 2 * (6 * 4 + 5 * 8 + 4 * 4)
 
 
-def reduced_noise(comm: Communicator) -> torch.Tensor:
-    noise = torch.randn(1001, generator=torch.Generator().manual_seed(comm.worker))
-    return comm.all_reduce(noise, "control", "noise")
+def noise(worker: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(100 * worker + size)
+    return (8 * torch.randn(size, generator=draw)).to(dtype)
 
 
-def test_all_reduce_gives_every_worker_the_same_bits() -> None:
-    first, *others = run_workers(reduced_noise, 4)
-    assert all(torch.equal(first, other) for other in others)
+REDUCED = [
+    (size, dtype, op)
+    for size in (1, 3, 1001, 300_001)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64)
+    for op in ("sum", "max", "min")
+]
+
+
+def reduced(comm: Communicator, direct_bytes: int) -> list[torch.Tensor]:
+    communicator.DIRECT_BYTES, before = direct_bytes, communicator.DIRECT_BYTES
+    try:
+        return [comm.all_reduce(noise(comm.worker, size, dtype), "control", "noise", op) for size, dtype, op in REDUCED]
+    finally:
+        communicator.DIRECT_BYTES = before
+
+
+@pytest.mark.parametrize("direct_bytes", [0, 1 << 20])
+def test_all_reduce_gives_every_worker_the_same_bits(direct_bytes: int) -> None:
+    """Around a ring, and in two rounds, which the longest rows are too long for."""
+    first, *others = run_workers(reduced, 4, direct_bytes)
+    for number, (size, dtype, op) in enumerate(REDUCED):
+        assert all(torch.equal(first[number], other[number]) for other in others)
+        given = torch.stack([noise(worker, size, dtype) for worker in range(4)]).double()
+        wanted = {"sum": given.sum(0), "max": given.amax(0), "min": given.amin(0)}[op]
+        tolerance = {torch.bfloat16: 0.05, torch.float32: 1e-5}.get(dtype, 1e-12) if op == "sum" else 0.0
+        torch.testing.assert_close(first[number].double(), wanted, rtol=tolerance, atol=10 * tolerance)
 
 
 def long_messages(comm: Communicator) -> bool:

@@ -384,7 +384,6 @@ def test_describe() -> None:
     assert found.homophily == pytest.approx(4 / 5)
     assert found.splits == ({"train": 2, "test": 2, "overlap": 1},)
     assert found.structure_bytes == 5 * 8 + 5 * 4 and found.feature_bytes == 32
-    assert json.loads(json.dumps(found.as_dict()))["name"] == "graph"
 
 
 def test_describe_in_chunks_counts_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

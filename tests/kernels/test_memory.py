@@ -64,3 +64,12 @@ def test_blocks_that_nobody_wants_are_given_back(monkeypatch: pytest.MonkeyPatch
     for _ in range(8):
         memory.empty(SHAPE, torch.float32)
     assert memory.idle_bytes() < 4096 * 1024 * 4
+
+
+def test_results_of_ever_new_sizes_do_not_pile_up() -> None:
+    """Each is too large for the blocks that those before it left: idle ones stay below what was live at once."""
+    rows, held = 1024, 0
+    for _ in range(12):
+        held = max(held, memory.empty((rows, 512), torch.float32).nbytes + memory.idle_bytes())
+        rows = int(rows * 1.4)
+    assert held <= 2.5 * rows / 1.4 * 512 * 4

@@ -14,7 +14,6 @@ from weft.graph.graph import Graph
 from weft.partition.quality import quality
 from weft.partition.shard import make_shards
 from weft.partition.store import (
-    check_partition_of,
     load_original_ids,
     load_shard,
     parts_of,
@@ -178,13 +177,6 @@ def test_swapped_parts_are_refused(parts: Path) -> None:
     (parts / "kept").rename(parts / "part-0001")
     with pytest.raises(UserError, match="holds part 1, not part 0"):
         load_shard(parts, 0, 4)
-
-
-def test_a_partition_of_another_graph(parts: Path, graph: Graph) -> None:
-    check_partition_of(parts, graph.fingerprint)
-    other = graph_of(8, EDGES[:-1], weighted=True)
-    with pytest.raises(UserError, match=r"partition of another graph.*partition this graph again"):
-        check_partition_of(parts, other.fingerprint)
 
 
 @pytest.mark.parametrize("key", ["partition_id", "parts", "part_manifests"])

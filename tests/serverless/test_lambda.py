@@ -89,6 +89,11 @@ def test_what_cannot_work_is_said_at_once() -> None:
     assert time.monotonic() - started < 60
 
 
+def test_layers_of_ones_own_stay_out_of_clouds() -> None:
+    with pytest.raises(UserError, match="not in the function's archive"):
+        run_here(config("http://127.0.0.1:1"), name="separable")
+
+
 def test_two_servers_share_an_account() -> None:
     shards, case = some_shards(2), CASES["sage"]
     wanted = run_workers(pipelined, 2, shards, case, 3, ExecutorConfig(intervals=4))

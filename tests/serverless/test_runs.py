@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tests.launch.launching import ROOT, alive, wait_until
 from weft.config import make_config
 from weft.errors import UserError
 from weft.run import start
+from weft.serverless.executor import own_port
 
 SMALL: dict[str, Any] = {
     "data": "synthetic:demo", "model": {"name": "gcn", "hidden": 8, "dropout": 0.3}, "threads": 1, "workers": 2,
@@ -110,3 +113,40 @@ def children(pid: int) -> list[int]:
 
 def newest(folder: Path) -> Path:
     return sorted(folder.glob("epoch-*"))[-1]
+
+
+def test_a_run_whose_workers_others_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two graph servers on a machine listen at ports one after another, and workers are started by hand for each."""
+    first = free_ports(2)
+    monkeypatch.setenv("WEFT_KEY", "5" * 64)
+    executor = {"workers": 0, "bind": f"tcp://127.0.0.1:{first}", "placement": "auto"}
+    workers = [
+        subprocess.Popen([sys.executable, "-m", "weft", "worker", f"tcp://127.0.0.1:{first + server}"], cwd=ROOT)
+        for server in range(2)
+    ]
+    try:
+        found = train(tmp_path / "brought", executor=executor)
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.wait()
+    assert found["weights_sha256"] == train(tmp_path / "here")["weights_sha256"]
+    records = [json.loads(line) for line in (tmp_path / "brought" / "metrics.jsonl").read_text().splitlines()]
+    assert sum(record["functions"]["tasks"] for record in records) > 0
+
+
+def free_ports(count: int) -> int:
+    """The first of some consecutive ports that nobody listens at."""
+    while True:
+        with ExitStack() as opened:
+            first = opened.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            with suppress(OSError, OverflowError):
+                for port in range(first + 1, first + count):
+                    opened.enter_context(socket.create_server(("127.0.0.1", port)))
+                return int(first)
+
+
+def test_servers_of_a_machine_listen_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    assert own_port("tcp://10.0.0.1:7000") == "tcp://10.0.0.1:7002"
+    assert own_port("tcp://127.0.0.1:*") == "tcp://127.0.0.1:*"

@@ -1,8 +1,7 @@
 """What there is to know about a graph before training on it."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -39,9 +38,6 @@ class Description:
     structure_bytes: int
     feature_bytes: int
     fingerprint: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def describe(graph: Graph) -> Description:

@@ -2,7 +2,8 @@
 
 The system clears every page before a process may see it, which for a matrix of a hundred megabytes takes longer than
 most kernels that fill it. So a block goes back to a pool when the last tensor on it dies, and the next result of its
-size takes it over, pages and all. Blocks ask for huge pages; those that nobody wants for a while are given back.
+size takes it over, pages and all. Blocks ask for huge pages. Those that nobody wants for a while are given back, and so
+are the oldest where results of ever new sizes would let idle blocks hold more than live ones ever did.
 
 Blocks can also lie in a file (`spill_to`): then the system writes pages out when memory runs short and reads them in
 again when they are touched, and results may be larger than memory.
@@ -37,7 +38,8 @@ class _Pool:
         self._returned: deque[mmap.mmap] = deque()  # by finalisers, which may run anywhere: appending is atomic
         self._requests = 0
         self._lock = threading.Lock()  # finalisers do not take it
-        self._live: set[int] = set()  # addresses of blocks that tensors lie on
+        self._live: dict[int, int] = {}  # address and bytes of blocks that tensors lie on
+        self._most_live = 0
         self.folder: Path | None = None  # where blocks lie in files; None: in memory
         self.thrifty = False  # give idle blocks back before new ones are made
 
@@ -50,22 +52,24 @@ class _Pool:
             while self._idle and self._requests - self._idle[0][0] > _PATIENCE:
                 self._idle.pop(0)
             block = self._best(num_bytes)
+            live = sum(list(self._live.values())) + (num_bytes if block is None else len(block))
+            self._most_live = max(self._most_live, live)
             if block is None:
-                self._make_room(num_bytes if self.thrifty else 0)
+                self._make_room(num_bytes if self.thrifty else live + self.idle_bytes() - 2 * self._most_live)
         if block is None:
             block = _new_block(num_bytes, self.folder)
         array = np.frombuffer(block, dtype=np.uint8, count=num_bytes)
-        self._live.add(array.ctypes.data)
+        self._live[array.ctypes.data] = len(block)
         weakref.finalize(array, self._give_back, block, array.ctypes.data).atexit = False
         return array
 
     def _make_room(self, num_bytes: int) -> None:
-        """Lets go of idle blocks, oldest first, until they would have held so many bytes."""
+        """Lets go of idle blocks, oldest first, until they held so many bytes."""
         while self._idle and num_bytes > 0:
             num_bytes -= len(self._idle.pop(0)[1])
 
     def _give_back(self, block: mmap.mmap, address: int) -> None:
-        self._live.discard(address)
+        self._live.pop(address, None)
         self._returned.append(block)
 
     def holds(self, tensor: Tensor) -> bool:
@@ -86,6 +90,7 @@ class _Pool:
     def clear(self) -> None:
         self._idle.clear()
         self._returned.clear()
+        self._most_live = 0
 
 
 _pool = _Pool()

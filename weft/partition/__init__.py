@@ -6,7 +6,6 @@ from weft.partition.quality import PartCounts, Quality, quality
 from weft.partition.shard import Shard, make_shards, whole_shard
 from weft.partition.store import (
     PartitionInfo,
-    check_partition_of,
     load_original_ids,
     load_shard,
     read_owner,
@@ -26,7 +25,6 @@ __all__ = [
     "Touches",
     "Traffic",
     "assign",
-    "check_partition_of",
     "choose_method",
     "load_original_ids",
     "load_shard",

@@ -77,15 +77,6 @@ class Quality:
             ("bytes per layer, width 128", f"{self.layer_bytes(128):,} forward, as many back"),
         ]
 
-    def part_rows(self) -> list[tuple[str, ...]]:
-        """One line per part, in the order of PART_COLUMNS."""
-        return [
-            (str(number), *(f"{value:,}" for value in vars(part).values())) for number, part in enumerate(self.parts)
-        ]
-
-
-PART_COLUMNS = ("part", "vertices", "edges", "cut edges", "halo", "sent", "training vertices")
-
 
 def balance(counts: list[int]) -> float:
     """The largest over the mean; 1.0 where there is nothing to balance."""

@@ -234,17 +234,6 @@ def read_partition(path: Path | str) -> PartitionInfo:
     return _parse(PartitionInfo, Path(path), read_manifest(Path(path), "partition"))
 
 
-def check_partition_of(path: Path | str, graph_fingerprint: str) -> PartitionInfo:
-    """Refuses a partition of another graph."""
-    info = read_partition(path)
-    if info.fingerprint != graph_fingerprint:
-        raise UserError(
-            f"{path} is a partition of another graph ('{info.graph_name}', fingerprint "
-            f"{info.fingerprint[:12]}, not {graph_fingerprint[:12]}): partition this graph again"
-        )
-    return info
-
-
 def position_dtype(num_nodes: int) -> Any:
     return np.int32 if num_nodes < 2**31 else np.int64
 
