@@ -5,14 +5,13 @@
 SpMM runs beside torch, DGL and SciPy on two graphs of ogbn-arxiv's size, one with communities and one without; every
 side returns a fresh output under the same allocator. The other kernels stand beside their byte limit: what they
 must read and write at least, at the speed of a plain copy. Gathered rows may lie in cache, so a share above 1 is
-possible; rows that jump through memory reach about half, so the quantiser's stand beside a copy of the same rows.
+possible; rows that jump through memory reach about half, so the quantiser's stand beside a copy of the same rows, too.
 """
 
 import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import scipy.sparse
 import torch
@@ -137,37 +136,36 @@ def order(bench: Bench, width: int = 128) -> None:
     bench.bar("spmm after reordering", seconds["as given"] / seconds["in community order"], REORDER_BAR)
 
 
-class Copy(Protocol):
-    """What kernels are measured beside."""
-
-    num_bytes: int  # read, and written
-
-    def __call__(self) -> object: ...
-
-
 class RowCopy:
     """A copy of some rows of a matrix: the same jumps through memory as a kernel that takes them."""
 
     def __init__(self, x: Tensor, index: Tensor) -> None:
         self._x, self._index, self._out = x, index, torch.empty(index.numel(), x.shape[1])
-        self.num_bytes = index.numel() * (2 * x.shape[1] * 4 + 8)
 
     def __call__(self) -> object:
         return kernels.gather(self._x, self._index, self._out)
 
 
-def beside_limit(bench: Bench, case: str, call: Callable[[], object], num_bytes: float, *copies: Copy) -> float:
-    """One kernel: its time, the bytes it must move, and what share of a copy's speed, timed in turn, that is.
+def beside_limit(
+    bench: Bench,
+    case: str,
+    call: Callable[[], object],
+    num_bytes: float,
+    copy: PlainCopy,
+    same_rows: RowCopy | None = None,
+) -> float:
+    """One kernel: its time, the bytes it must move, and what share of a plain copy's speed, timed in turn, that is.
 
-    Of several copies the share of each is shown, and that of the last returned.
+    Given a copy of the rows that it takes through an index: how fast it goes through them, against that copy.
     """
-    seconds = bench.measure({"ours": call} | {f"copy {number}": copy for number, copy in enumerate(copies)})
-    rate = num_bytes / seconds["ours"] / 1e9
-    shares = [rate / (copy.num_bytes / seconds[f"copy {number}"] / 1e9) for number, copy in enumerate(copies)]
-    names = ("share_of_copy", "share_of_copying_these_rows")
-    found = dict(zip(names, shares, strict=False))
-    bench.row(case, {"ours": seconds["ours"]}, megabytes=num_bytes / 1e6, gb_per_second=rate, **found)
-    return shares[-1]
+    sides: Sides = {"ours": call, "copy": copy}
+    seconds = bench.measure(sides if same_rows is None else sides | {"rows": same_rows})
+    rate, copying = num_bytes / seconds["ours"] / 1e9, copy.num_bytes / seconds["copy"] / 1e9
+    more = {"share_of_copy": rate / copying}
+    if same_rows is not None:
+        more["rows_against_copying_them"] = seconds["rows"] / seconds["ours"]
+    bench.row(case, {"ours": seconds["ours"]}, megabytes=num_bytes / 1e6, gb_per_second=rate, **more)
+    return list(more.values())[-1]
 
 
 def rows(bench: Bench, csr: CSR, copy: PlainCopy) -> None:
@@ -284,10 +282,10 @@ def quantise(bench: Bench, copy: PlainCopy, num: int = 169_343, width: int = 256
             pack()
             case = f"quantise: {bits} bits, {how}"
             for name, call, more in (("pack", pack, 0), ("unpack", unpack, 0), ("unpack + add", unpack_add, 1)):
-                copies = (copy,) if taken is None else (copy, same_rows)
-                share = beside_limit(bench, f"{case}, {name}", call, moved + more * rows * width * 4, *copies)
-                what = "a copy's bandwidth" if taken is None else "the bandwidth of copying these rows"
-                bench.bar(f"{case}, {name}: share of {what}", share, COPY_BAR, unit="")
+                size = moved + more * rows * width * 4
+                share = beside_limit(bench, f"{case}, {name}", call, size, copy, None if taken is None else same_rows)
+                what = "share of a copy's bandwidth" if taken is None else "rows a second, against copying these rows"
+                bench.bar(f"{case}, {name}: {what}", share, COPY_BAR, unit="")
 
 
 def elementwise(bench: Bench, copy: PlainCopy, num: int = 169_343, width: int = 256) -> None:
