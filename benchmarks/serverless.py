@@ -149,9 +149,8 @@ def interleaved(staleness: str | int, waits: Sequence[int], rounds: int) -> tupl
 
 
 def latency(bench: Bench, quick: bool) -> None:
-    rounds = 5 if quick else 15
-    stale, steps = interleaved(0, (0, *WAITS_MS), rounds)
-    pipe, _ = interleaved("pipe", (0, *WAITS_MS), rounds)
+    stale, steps = interleaved(0, (0, *WAITS_MS), 5 if quick else 41)
+    pipe, _ = interleaved("pipe", (0, *WAITS_MS), 5 if quick else 9)
     for wait in (0, *WAITS_MS):
         medians = {"stale": statistics.median(stale[wait]), "pipe": statistics.median(pipe[wait])}
         longer = {
