@@ -155,7 +155,7 @@ def test_without_pymetis(communities: Graph, monkeypatch: pytest.MonkeyPatch) ->
     assert choose_method("auto") == "metis"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert choose_method("auto") == "community"
-    with pytest.raises(UserError, match=r"weft\[partition\]"):
+    with pytest.raises(UserError, match=r"'\.\[partition\]'"):
         assign(communities, 2, "metis")
 
 
