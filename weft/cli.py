@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from weft.errors import EXTRAS, UserError, WorkerLost, not_installed
+from weft.errors import UserError, WorkerLost, optional
 from weft.serverless.commands import functions, worker
 
 if TYPE_CHECKING:
@@ -485,18 +485,14 @@ def main() -> None:
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:  # torchrun's worker: must not wait for peers that are gone
         run_worker(app)
     try:
-        app()
+        with optional("this"):
+            app()
     except UserError as error:
         _complain(str(error))
         sys.exit(2)
     except WorkerLost as error:
         _complain(str(error))
         sys.exit(1)
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
-            raise
-        _complain(str(not_installed(error.name, "this")))
-        sys.exit(2)
     except RunFailed as error:
         sys.exit(error.code)
     except KeyboardInterrupt:

@@ -1,7 +1,8 @@
 """The one exception that means "the user can mend this": printed as a sentence, never as a traceback."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(ValueError):
@@ -31,6 +32,18 @@ def not_installed(module: str, what: str) -> UserError:
     return UserError(
         f"{what} needs {module}, which is not installed: pip install '.[{EXTRAS[module]}]' in weft's folder"
     )
+
+
+@contextmanager
+def optional(what: str) -> Iterator[None]:
+    """Imports of optional packages: one that is missing is named, with how to get it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise not_installed(package, what) from None
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:

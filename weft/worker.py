@@ -19,7 +19,7 @@ from weft.choosing import described, weigh, with_choice
 from weft.comm import Communicator, open_communicator
 from weft.config import RunConfig, make_config
 from weft.cost import best_of
-from weft.errors import UserError, not_installed
+from weft.errors import UserError, optional
 from weft.footprint import Load, explain_failure, ran_out, refuse_if_too_large
 from weft.graph.splits import known
 from weft.kernels import memory
@@ -275,10 +275,8 @@ def _objective(worker: Worker, training: bool = True) -> Vertices | Edges:
 
 def _executor(worker: Worker, objective: Objective) -> Executor:
     """Who runs the epochs where intervals go through them by themselves."""
-    try:
+    with optional("a run in intervals"):
         from weft.serverless.executor import Pipelined
-    except ModuleNotFoundError as error:
-        raise not_installed(str(error.name), "a run in intervals") from None
 
     config, steps = worker.config, objective.steps
     assert isinstance(steps, FullGraph)

@@ -12,7 +12,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from weft.errors import UserError, not_installed
+from weft.errors import UserError, optional
 from weft.graph.build import from_edges
 from weft.graph.edgelist import read_edges, read_npy
 from weft.graph.files import Array
@@ -270,10 +270,8 @@ def _graphbolt_array(path: Path, entry: dict[str, Any]) -> Array:
 
 def require(module: str, why: str) -> ModuleType:
     """An optional package, or a sentence that says how to install it."""
-    try:
+    with optional(why):
         return importlib.import_module(module)
-    except ImportError:
-        raise not_installed(module.partition(".")[0], why) from None
 
 
 def _dense(x: Any) -> Any:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.aggregate import GraphView
-from weft.errors import UserError, not_installed
+from weft.errors import UserError, optional
 from weft.layers import Separable
 from weft.serverless.dispatch import Dispatcher, Patience, Tuner, Waste
 from weft.serverless.invoker import InlineInvoker, Invoker, Usage
@@ -157,10 +157,8 @@ def make_invoker(config: ExecutorConfig, trust: tuple[str, ...] = ()) -> Invoker
     """Who does the tasks, as the config says. `trust`: modules of a user's own that workers started here may run."""
     if config.name == "inline":
         return InlineInvoker()
-    try:
+    with optional(f"executor {config.name}"):
         there = _elsewhere(config, trust)
-    except ImportError as error:
-        raise not_installed(str(error.name), f"executor {config.name}") from None
     return Placed(there, config.workers) if config.placement == "auto" else there
 
 
