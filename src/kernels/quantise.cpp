@@ -9,6 +9,8 @@
 // give the same bytes.
 #include <omp.h>
 
+#include <cmath>
+
 #include "kernels/simd.h"
 #include "kernels/tables.h"
 
@@ -26,11 +28,30 @@ typedef uint8_t B8 __attribute__((vector_size(8)));
 typedef uint8_t B8u __attribute__((vector_size(8), aligned(1), may_alias));
 
 constexpr int kHeader = 6;
+// Rows between the one that is packed and those that are asked for: the far one comes from memory as far as the second
+// cache, line by line between the columns (all at once would wait for each other), the near one from there.
+constexpr int kFar = 16, kNear = 3;
+constexpr int64_t kStreamBytes = 64 << 20;  // what is larger would not stay in any cache until it is read
 constexpr float kSmallestStep = 7.888609052210118e-31f;  // 2^-100: its inverse is still far from overflow
 
 WEFT_INLINE F8 load8(const float *p) { return *reinterpret_cast<const F8u *>(p); }
+#ifdef __AVX__  // by themselves, compilers take a mask and a blend where masks have registers of their own
+WEFT_INLINE F8 less8(F8 a, F8 b) { return _mm256_min_ps(a, b); }
+WEFT_INLINE F8 more8(F8 a, F8 b) { return _mm256_max_ps(a, b); }
+WEFT_INLINE I8 nearest8(F8 a) { return (I8)_mm256_cvtps_epi32(a); }
+WEFT_INLINE void stream8(float *p, F8 a) { _mm256_stream_ps(p, a); }
+WEFT_INLINE void fence() { _mm_sfence(); }
+#else
 WEFT_INLINE F8 less8(F8 a, F8 b) { return a < b ? a : b; }
 WEFT_INLINE F8 more8(F8 a, F8 b) { return a > b ? a : b; }
+WEFT_INLINE I8 nearest8(F8 a) {
+    I8 r;
+    for (int i = 0; i < 8; i++) r[i] = static_cast<int32_t>(lrintf(a[i]));
+    return r;
+}
+WEFT_INLINE void stream8(float *p, F8 a) { *reinterpret_cast<F8u *>(p) = a; }
+WEFT_INLINE void fence() {}
+#endif
 
 // The next bf16 that is not smaller, as a float.
 inline float round_up(float value) {
@@ -123,26 +144,34 @@ struct Quantiser {
     Draws draws;
 
     // Cut off at the top before the draw is added, which then leads no further: a float's minimum is one instruction.
+    // Their integers lie at `bit` of the lanes.
+    template <int Bit>
     WEFT_INLINE U8 eight(const float *x, U8 draw) const {
-        const F8 steps = less8((load8(x) - lo) * factor + 0.5f, F8{} + kTop);
-        return ((U8) __builtin_convertvector(steps, I8) + draw) >> 16;
+        const U8 raised = (U8)nearest8(less8((load8(x) - lo) * factor, F8{} + kTop)) + draw;
+        return (Bit > 16 ? raised << (Bit - 16) : raised >> (16 - Bit)) & (static_cast<uint32_t>(kMost) << Bit);
     }
     WEFT_INLINE uint32_t one(const float *x, int64_t column) const {
-        const float steps = (x[column] - lo) * factor + 0.5f;
-        const uint32_t q = (static_cast<uint32_t>(static_cast<int32_t>(steps)) + draws.one(column)) >> 16;
+        const uint32_t q = (static_cast<uint32_t>(lrintf((x[column] - lo) * factor)) + draws.one(column)) >> 16;
         return q > kMost ? kMost : q;
     }
 };
 
-// Sixteen columns from x on as eight lanes of two integers each.
-template <int Bits>
-WEFT_INLINE U8 sixteen(Quantiser<Bits> &quantiser, const float *x) {
-    const U8 draws = quantiser.draws.next_sixteen();
-    return quantiser.eight(x, draws & 0xFFFFu) | quantiser.eight(x + 8, draws >> 16) << Bits;
+// Columns [8 First, 8 Last) from x on as eight lanes, lowest bits first.
+template <int Bits, int First, int Last>
+WEFT_INLINE U8 lanes_of(Quantiser<Bits> &quantiser, const float *x, const float *later) {
+    if constexpr (First == Last) {
+        return U8{};
+    } else {
+        const U8 draws = quantiser.draws.next_sixteen();
+        __builtin_prefetch(later + 8 * First, 0, 2);
+        return quantiser.template eight<First * Bits>(x + 8 * First, draws & 0xFFFFu) |
+               quantiser.template eight<(First + 1) * Bits>(x + 8 * First + 8, draws >> 16) |
+               lanes_of<Bits, First + 2, Last>(quantiser, x, later);
+    }
 }
 
 template <int Bits>
-void pack_row(const float *x, int64_t width, uint64_t hash, const Range &range, uint8_t *out) {
+void pack_row(const float *x, int64_t width, uint64_t hash, const Range &range, uint8_t *out, const float *later) {
     constexpr int kLong = 32 / Bits, kShort = 8 / Bits;  // vectors of eight columns in a tile of words, of bytes
     float step = round_up(range.span / ((1 << Bits) - 1));
     if (step < kSmallestStep) step = range.span > 0 ? kSmallestStep : 0.0f;
@@ -152,21 +181,19 @@ void pack_row(const float *x, int64_t width, uint64_t hash, const Range &range, 
     Quantiser<Bits> quantiser{range.lo, step > 0 ? 65536.0f / step : 0.0f, Draws(hash)};
     int64_t c = 0;
     for (; c + 8 * kLong <= width; c += 8 * kLong) {
-        U8 lanes = {};
-#pragma GCC unroll 8
-        for (int k = 0; k < kLong; k += 2) lanes |= sixteen(quantiser, x + c + 8 * k) << (k * Bits);
+        const U8 lanes = lanes_of<Bits, 0, kLong>(quantiser, x + c, later + c);
         *reinterpret_cast<U8u *>(out) = lanes;
         out += 32;
     }
     U8 draws = {};
     for (; c + 8 * kShort <= width; c += 8 * kShort) {
         U8 lanes = {};
-        if (Bits == 8) {
+        if constexpr (Bits == 8) {
             const bool first = c % 16 == 0;
             if (first) draws = quantiser.draws.next_sixteen();
-            lanes = quantiser.eight(x + c, first ? draws & 0xFFFFu : draws >> 16);
+            lanes = quantiser.template eight<0>(x + c, first ? draws & 0xFFFFu : draws >> 16);
         } else {
-            for (int k = 0; k < kShort; k += 2) lanes |= sixteen(quantiser, x + c + 8 * k) << (k * Bits);
+            lanes = lanes_of<Bits, 0, kShort>(quantiser, x + c, later + c);
         }
         *reinterpret_cast<B8u *>(out) = __builtin_convertvector(lanes, B8);
         out += 8;
@@ -182,18 +209,24 @@ void pack_row(const float *x, int64_t width, uint64_t hash, const Range &range, 
     }
 }
 
-template <int Bits, int Count, bool Add>
+// How rows arrive: written, added to what is there, or written past the caches, which need not fetch the old row then.
+enum class Arrive { kWrite, kAdd, kStream };
+
+template <int Bits, int Count, Arrive How>
 WEFT_INLINE void spread(U8 lanes, float lo, float step, float *into) {
     constexpr uint32_t kMask = (1u << Bits) - 1;
 #pragma GCC unroll 16
     for (int k = 0; k < Count; k++) {
         F8 v = __builtin_convertvector((I8)((lanes >> (k * Bits)) & kMask), F8) * step + lo;
-        if (Add) v += load8(into + 8 * k);
-        *reinterpret_cast<F8u *>(into + 8 * k) = v;
+        if (How == Arrive::kAdd) v += load8(into + 8 * k);
+        if (How == Arrive::kStream)
+            stream8(into + 8 * k, v);
+        else
+            *reinterpret_cast<F8u *>(into + 8 * k) = v;
     }
 }
 
-template <int Bits, bool Add>
+template <int Bits, Arrive How>
 void unpack_row(const uint8_t *in, int64_t width, float *into) {
     constexpr int kLong = 32 / Bits, kShort = 8 / Bits;
     float lo, step = 0;
@@ -202,17 +235,17 @@ void unpack_row(const uint8_t *in, int64_t width, float *into) {
     in += kHeader;
     int64_t c = 0;
     for (; c + 8 * kLong <= width; c += 8 * kLong) {
-        spread<Bits, kLong, Add>(*reinterpret_cast<const U8u *>(in), lo, step, into + c);
+        spread<Bits, kLong, How>(*reinterpret_cast<const U8u *>(in), lo, step, into + c);
         in += 32;
     }
     for (; c + 8 * kShort <= width; c += 8 * kShort) {
         const U8 lanes = __builtin_convertvector(*reinterpret_cast<const B8u *>(in), U8);
-        spread<Bits, kShort, Add>(lanes, lo, step, into + c);
+        spread<Bits, kShort, How>(lanes, lo, step, into + c);
         in += 8;
     }
     for (int shift = 0; c < width; c++) {
         const float v = static_cast<float>((*in >> shift) & ((1u << Bits) - 1)) * step + lo;
-        into[c] = Add ? into[c] + v : v;
+        into[c] = How == Arrive::kAdd ? into[c] + v : v;
         shift += Bits;
         if (shift == 8) {
             shift = 0;
@@ -221,22 +254,26 @@ void unpack_row(const uint8_t *in, int64_t width, float *into) {
     }
 }
 
-template <bool Add>
+template <Arrive How>
 void unpack_rows(const UnpackArgs &a) {
-#pragma omp parallel for schedule(static) num_threads(threads_for(a.rows *a.width * 4, a.threads))
-    for (int64_t k = 0; k < a.rows; k++) {
-        if (a.index && k + 4 < a.rows) {
-            const char *next = reinterpret_cast<const char *>(a.into + a.index[k + 4] * a.width);
-            for (int64_t at = 0; at < a.width * 4; at += 64) __builtin_prefetch(next + at, 1);
+#pragma omp parallel num_threads(threads_for(a.rows *a.width * 4, a.threads))
+    {
+#pragma omp for schedule(static) nowait
+        for (int64_t k = 0; k < a.rows; k++) {
+            if (How != Arrive::kStream && a.index && k + 4 < a.rows) {
+                const char *next = reinterpret_cast<const char *>(a.into + a.index[k + 4] * a.width);
+                for (int64_t at = 0; at < a.width * 4; at += 64) __builtin_prefetch(next + at, 1);
+            }
+            const uint8_t *in = a.message + a.offsets[k];
+            float *into = a.into + (a.index ? a.index[k] : k) * a.width;
+            if (a.bits[k] == 8)
+                unpack_row<8, How>(in, a.width, into);
+            else if (a.bits[k] == 4)
+                unpack_row<4, How>(in, a.width, into);
+            else
+                unpack_row<2, How>(in, a.width, into);
         }
-        const uint8_t *in = a.message + a.offsets[k];
-        float *into = a.into + (a.index ? a.index[k] : k) * a.width;
-        if (a.bits[k] == 8)
-            unpack_row<8, Add>(in, a.width, into);
-        else if (a.bits[k] == 4)
-            unpack_row<4, Add>(in, a.width, into);
-        else
-            unpack_row<2, Add>(in, a.width, into);
+        if (How == Arrive::kStream) fence();
     }
 }
 
@@ -254,7 +291,8 @@ int64_t pack(const PackArgs &a) {
         Range next = first < end ? range_of(row(first), a.width) : Range{};
         for (int64_t k = first; k < end; k++) {
             const Range range = next;
-            if (k + 4 < end) prefetch_bytes(row(k + 4), a.width * 4);
+            const float *later = row(k + kFar < end ? k + kFar : k);
+            if (k + kNear < end) prefetch_bytes(row(k + kNear), a.width * 4);
             if (k + 1 < end) next = range_of(row(k + 1), a.width);
             if (!range.finite) {
                 if (k < bad) bad = k;
@@ -264,17 +302,25 @@ int64_t pack(const PackArgs &a) {
             uint8_t *out = a.out + a.offsets[k];
             const uint64_t hash = row_hash(a.key, a.ids[k]);
             if (a.bits[k] == 8)
-                pack_row<8>(row(k), a.width, hash, range, out);
+                pack_row<8>(row(k), a.width, hash, range, out, later);
             else if (a.bits[k] == 4)
-                pack_row<4>(row(k), a.width, hash, range, out);
+                pack_row<4>(row(k), a.width, hash, range, out, later);
             else
-                pack_row<2>(row(k), a.width, hash, range, out);
+                pack_row<2>(row(k), a.width, hash, range, out, later);
         }
     }
     return bad == a.rows ? -1 : bad;
 }
 
-void unpack(const UnpackArgs &a) { a.add ? unpack_rows<true>(a) : unpack_rows<false>(a); }
+void unpack(const UnpackArgs &a) {
+    const bool aligned = reinterpret_cast<uintptr_t>(a.into) % 32 == 0 && a.width % 8 == 0;
+    if (a.add)
+        unpack_rows<Arrive::kAdd>(a);
+    else if (aligned && a.rows * a.width * 4 >= kStreamBytes)
+        unpack_rows<Arrive::kStream>(a);
+    else
+        unpack_rows<Arrive::kWrite>(a);
+}
 
 }  // namespace WEFT_ISA
 }  // namespace weft

@@ -45,7 +45,7 @@ def pack(
     most = (1 << bits.long()) - 1
     step = steps(span, most.float())
     factor = torch.where(step > 0, 65536.0 / step, 0.0)
-    raised = ((x - lo[:, None]) * factor[:, None] + 0.5).to(torch.int64)
+    raised = ((x - lo[:, None]) * factor[:, None]).round().to(torch.int64)
     q = torch.minimum((raised + draws(ids, x.shape[1], key)) >> 16, most[:, None])
     short_step = (step.view(torch.int32) >> 16).to(torch.int16)
     header = torch.cat([t.contiguous().view(torch.uint8).view(len(t), -1) for t in (lo, short_step)], 1)
