@@ -21,11 +21,16 @@ namespace {
 typedef float F8 __attribute__((vector_size(32)));
 typedef float F8u __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t I8 __attribute__((vector_size(32)));
-typedef int64_t I4 __attribute__((vector_size(32)));
 typedef uint32_t U8 __attribute__((vector_size(32)));
 typedef uint32_t U8u __attribute__((vector_size(32), aligned(1), may_alias));
 typedef uint8_t B8 __attribute__((vector_size(8)));
 typedef uint8_t B8u __attribute__((vector_size(8), aligned(1), may_alias));
+
+// Sixteen columns are packed at a time, in as many vectors as that takes.
+typedef Vec<float> F;
+typedef Lanes<float>::I I;
+typedef Lanes<float>::H U;
+constexpr int kLong = kLanes<float>, kParts = 16 / kLong;
 
 constexpr int kHeader = 6;
 // Rows between the one that is packed and those that are asked for: the far one comes from memory as far as the second
@@ -35,20 +40,60 @@ constexpr int64_t kStreamBytes = 64 << 20;  // what is larger would not stay in 
 constexpr float kSmallestStep = 7.888609052210118e-31f;  // 2^-100: its inverse is still far from overflow
 
 WEFT_INLINE F8 load8(const float *p) { return *reinterpret_cast<const F8u *>(p); }
-#ifdef __AVX__  // by themselves, compilers take a mask and a blend where masks have registers of their own
-WEFT_INLINE F8 less8(F8 a, F8 b) { return _mm256_min_ps(a, b); }
-WEFT_INLINE F8 more8(F8 a, F8 b) { return _mm256_max_ps(a, b); }
-WEFT_INLINE I8 nearest8(F8 a) { return (I8)_mm256_cvtps_epi32(a); }
+// By themselves, compilers take a mask and a blend for a minimum where masks have registers of their own, and go
+// through memory for that of a vector's lanes.
+#ifdef __AVX2__
+WEFT_INLINE float least(__m256 v) {
+    const __m128 four = _mm_min_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 two = _mm_min_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_min_ss(two, _mm_movehdup_ps(two)));
+}
+WEFT_INLINE float most(__m256 v) {
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+#endif
+#ifdef WEFT_AVX512
+WEFT_INLINE F less(F a, F b) { return _mm512_min_ps(a, b); }
+WEFT_INLINE F more(F a, F b) { return _mm512_max_ps(a, b); }
+WEFT_INLINE I nearest(F a) { return (I)_mm512_cvtps_epi32(a); }
+WEFT_INLINE float least(F v) { return least(_mm256_min_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1))); }
+WEFT_INLINE float most(F v) { return most(_mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1))); }
+WEFT_INLINE bool any_nan(F v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0; }
+#elif defined(WEFT_AVX2)
+WEFT_INLINE F less(F a, F b) { return _mm256_min_ps(a, b); }
+WEFT_INLINE F more(F a, F b) { return _mm256_max_ps(a, b); }
+WEFT_INLINE I nearest(F a) { return (I)_mm256_cvtps_epi32(a); }
+WEFT_INLINE bool any_nan(F v) { return _mm256_movemask_ps(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)) != 0; }
+#else
+WEFT_INLINE F less(F a, F b) { return a < b ? a : b; }
+WEFT_INLINE F more(F a, F b) { return a > b ? a : b; }
+WEFT_INLINE I nearest(F a) {
+    I whole;
+    for (int i = 0; i < kLong; i++) whole[i] = static_cast<int32_t>(lrintf(a[i]));
+    return whole;
+}
+WEFT_INLINE float least(F v) {
+    float found = v[0];
+    for (int i = 1; i < kLong; i++) found = v[i] < found ? v[i] : found;
+    return found;
+}
+WEFT_INLINE float most(F v) {
+    float found = v[0];
+    for (int i = 1; i < kLong; i++) found = v[i] > found ? v[i] : found;
+    return found;
+}
+WEFT_INLINE bool any_nan(F v) {
+    bool found = false;
+    for (int i = 0; i < kLong; i++) found |= v[i] != v[i];
+    return found;
+}
+#endif
+#ifdef __AVX2__
 WEFT_INLINE void stream8(float *p, F8 a) { _mm256_stream_ps(p, a); }
 WEFT_INLINE void fence() { _mm_sfence(); }
 #else
-WEFT_INLINE F8 less8(F8 a, F8 b) { return a < b ? a : b; }
-WEFT_INLINE F8 more8(F8 a, F8 b) { return a > b ? a : b; }
-WEFT_INLINE I8 nearest8(F8 a) {
-    I8 r;
-    for (int i = 0; i < 8; i++) r[i] = static_cast<int32_t>(lrintf(a[i]));
-    return r;
-}
 WEFT_INLINE void stream8(float *p, F8 a) { *reinterpret_cast<F8u *>(p) = a; }
 WEFT_INLINE void fence() {}
 #endif
@@ -67,44 +112,32 @@ struct Range {
     bool finite;
 };
 
-// The least (or most) of eight lanes, by halves.
-template <class Before>
-WEFT_INLINE float among(F8 v, Before before) {
-    float parts[8];
-    memcpy(parts, &v, sizeof(v));
-    for (int step = 4; step > 0; step /= 2)
-        for (int i = 0; i < step; i++) parts[i] = before(parts[i + step], parts[i]) ? parts[i + step] : parts[i];
-    return parts[0];
-}
-
 inline Range range_of(const float *x, int64_t width) {
     float lo = x[0], hi = x[0];
     bool nan = false;
     int64_t c = 0;
-    if (width >= 8) {
-        F8 low = load8(x), high = low, low2 = low, high2 = low, sum = {}, sum2 = {};
-        for (; c + 16 <= width; c += 16) {
-            const F8 a = load8(x + c), b = load8(x + c + 8);
-            low = less8(a, low);
-            high = more8(a, high);
+    if (width >= kLong) {
+        F low = load(x), high = low, low2 = low, high2 = low, sum = {}, sum2 = {};
+        for (; c + 2 * kLong <= width; c += 2 * kLong) {
+            const F a = load(x + c), b = load(x + c + kLong);
+            low = less(a, low);
+            high = more(a, high);
             sum += a;
-            low2 = less8(b, low2);
-            high2 = more8(b, high2);
+            low2 = less(b, low2);
+            high2 = more(b, high2);
             sum2 += b;
         }
-        for (; c + 8 <= width; c += 8) {
-            const F8 a = load8(x + c);
-            low = less8(a, low);
-            high = more8(a, high);
+        for (; c + kLong <= width; c += kLong) {
+            const F a = load(x + c);
+            low = less(a, low);
+            high = more(a, high);
             sum += a;
         }
-        lo = among(less8(low, low2), [](float a, float b) { return a < b; });
-        hi = among(more8(high, high2), [](float a, float b) { return a > b; });
+        lo = least(less(low, low2));
+        hi = most(more(high, high2));
         // A sum that holds a NaN is one. Sums of huge numbers may overflow, too: then it takes a closer look.
-        const F8 apart = (sum + sum2) - (sum + sum2);
-        const I8 odd = apart != 0.0f;
-        const I4 some = (I4)odd;
-        if (some[0] | some[1] | some[2] | some[3])
+        sum += sum2;
+        if (any_nan(sum - sum))
             for (int64_t at = 0; at < c; at++) nan |= x[at] != x[at];
     }
     for (; c < width; c++) {
@@ -116,23 +149,28 @@ inline Range range_of(const float *x, int64_t width) {
     return {lo, span, !nan && span - span == 0.0f};
 }
 
-// 16 random bits for each of 16 columns come from 8 hashes: the lower halves, then the upper ones.
+// 16 random bits for each of 32 columns come from 16 hashes: the lower halves, then the upper ones.
 struct Draws {
+    static constexpr uint32_t kStride = 0x9E3779B9u;
     uint32_t low, high;
-    U8 at;  // what the next 8 hashes are of
+    U at;  // what the next hashes are of
     explicit Draws(uint64_t hash) : low(static_cast<uint32_t>(hash)), high(static_cast<uint32_t>(hash >> 32)) {
-        const U8 slots = {0, 1, 2, 3, 4, 5, 6, 7};
-        at = slots * 0x9E3779B9u + low;
+        U slots;
+        for (uint32_t i = 0; i < kLong; i++) slots[i] = i * kStride;
+        at = slots + low;
     }
-    WEFT_INLINE U8 next_sixteen() {
-        const U8 bits = column_hash<U8>(at, U8{} + high);
-        at += 8 * 0x9E3779B9u;
-        return bits;
+    WEFT_INLINE U next() {
+        const U hashes = column_hash<U>(at, U{} + high);
+        at += kLong * kStride;
+        return hashes;
+    }
+    template <class W>
+    static WEFT_INLINE W half(W hashes, bool upper) {
+        return upper ? hashes >> 16 : hashes & 0xFFFFu;
     }
     WEFT_INLINE uint32_t one(int64_t column) const {
-        const uint32_t slot = static_cast<uint32_t>(column / 16 * 8 + column % 8);
-        const uint32_t bits = column_hash<uint32_t>(low + slot * 0x9E3779B9u, high);
-        return column / 8 % 2 ? bits >> 16 : bits & 0xFFFFu;
+        const uint32_t slot = static_cast<uint32_t>(column / 32 * 16 + column % 16);
+        return half(column_hash<uint32_t>(low + slot * kStride, high), column / 16 % 2);
     }
 };
 
@@ -143,61 +181,70 @@ struct Quantiser {
     float lo, factor;  // factor: steps in units of 2^-16
     Draws draws;
 
-    // Cut off at the top before the draw is added, which then leads no further: a float's minimum is one instruction.
-    // Their integers lie at `bit` of the lanes.
-    template <int Bit>
-    WEFT_INLINE U8 eight(const float *x, U8 draw) const {
-        const U8 raised = (U8)nearest8(less8((load8(x) - lo) * factor, F8{} + kTop)) + draw;
-        return (Bit > 16 ? raised << (Bit - 16) : raised >> (16 - Bit)) & (static_cast<uint32_t>(kMost) << Bit);
+    // A vector's integers, at a bit of its lanes. Cut off at the top before the draw is added, which then leads no
+    // further: a float's minimum is one instruction.
+    WEFT_INLINE U some(const float *x, U draw, int bit) const {
+        const U raised = (U)nearest(less((load(x) - lo) * factor, F{} + kTop)) + draw;
+        return (bit > 16 ? raised << (bit - 16) : raised >> (16 - bit)) & (static_cast<uint32_t>(kMost) << bit);
     }
     WEFT_INLINE uint32_t one(const float *x, int64_t column) const {
         const uint32_t q = (static_cast<uint32_t>(lrintf((x[column] - lo) * factor)) + draws.one(column)) >> 16;
         return q > kMost ? kMost : q;
     }
-};
 
-// Columns [8 First, 8 Last) from x on as eight lanes, lowest bits first.
-template <int Bits, int First, int Last>
-WEFT_INLINE U8 lanes_of(Quantiser<Bits> &quantiser, const float *x, const float *later) {
-    if constexpr (First == Last) {
-        return U8{};
-    } else {
-        const U8 draws = quantiser.draws.next_sixteen();
-        __builtin_prefetch(later + 8 * First, 0, 2);
-        return quantiser.template eight<First * Bits>(x + 8 * First, draws & 0xFFFFu) |
-               quantiser.template eight<(First + 1) * Bits>(x + 8 * First + 8, draws >> 16) |
-               lanes_of<Bits, First + 2, Last>(quantiser, x, later);
+    // The next columns of a row, from c on, as eight lanes, lowest bits first; asks for the same ones of a later row.
+    template <int Columns>
+    WEFT_INLINE U8 lanes(const float *x, int64_t c, const float *later) {
+        constexpr int kFound = kLong < 8 ? 8 / kLong : 1;
+        U found[kFound] = {};
+#pragma GCC unroll 16
+        for (int turn = 0; turn < Columns / 32 * kParts; turn++) {
+            const int part = turn % kParts;
+            const U hashes = draws.next();
+#pragma GCC unroll 2
+            for (int upper = 0; upper < 2; upper++) {  // each hash serves two columns that lie 16 apart
+                const int column = turn / kParts * 32 + 16 * upper + part * kLong;
+                if (part == 0) __builtin_prefetch(later + c + column, 0, 2);
+                found[part % kFound] |= some(x + c + column, Draws::half(hashes, upper), column / 8 * Bits);
+            }
+        }
+        U8 lanes;
+        if constexpr (kLong == 16) {
+            U8 halves[2];
+            memcpy(halves, found, sizeof(halves));
+            lanes = halves[0] | halves[1] << Bits;
+        } else {
+            memcpy(&lanes, found, sizeof(lanes));
+        }
+        return lanes;
     }
-}
+};
 
 template <int Bits>
 void pack_row(const float *x, int64_t width, uint64_t hash, const Range &range, uint8_t *out, const float *later) {
-    constexpr int kLong = 32 / Bits, kShort = 8 / Bits;  // vectors of eight columns in a tile of words, of bytes
-    float step = round_up(range.span / ((1 << Bits) - 1));
+    constexpr int kWords = 8 * 32 / Bits, kBytes = 8 * 8 / Bits;  // columns in a tile of words, of bytes
+    float step = round_up(range.span / static_cast<float>((1 << Bits) - 1));
     if (step < kSmallestStep) step = range.span > 0 ? kSmallestStep : 0.0f;
     memcpy(out, &range.lo, 4);
     memcpy(out + 4, reinterpret_cast<const char *>(&step) + 2, 2);
     out += kHeader;
     Quantiser<Bits> quantiser{range.lo, step > 0 ? 65536.0f / step : 0.0f, Draws(hash)};
     int64_t c = 0;
-    for (; c + 8 * kLong <= width; c += 8 * kLong) {
-        const U8 lanes = lanes_of<Bits, 0, kLong>(quantiser, x + c, later + c);
-        *reinterpret_cast<U8u *>(out) = lanes;
+    for (; c + kWords <= width; c += kWords) {
+        *reinterpret_cast<U8u *>(out) = quantiser.template lanes<kWords>(x, c, later);
         out += 32;
     }
-    U8 draws = {};
-    for (; c + 8 * kShort <= width; c += 8 * kShort) {
-        U8 lanes = {};
-        if constexpr (Bits == 8) {
-            const bool first = c % 16 == 0;
-            if (first) draws = quantiser.draws.next_sixteen();
-            lanes = quantiser.template eight<0>(x + c, first ? draws & 0xFFFFu : draws >> 16);
-        } else {
-            lanes = lanes_of<Bits, 0, kShort>(quantiser, x + c, later + c);
+    if constexpr (kBytes >= 32)
+        for (; c + kBytes <= width; c += kBytes) {
+            *reinterpret_cast<B8u *>(out) = __builtin_convertvector(quantiser.template lanes<kBytes>(x, c, later), B8);
+            out += 8;
         }
-        *reinterpret_cast<B8u *>(out) = __builtin_convertvector(lanes, B8);
-        out += 8;
-    }
+    else
+        for (; c + kBytes <= width; c += kBytes)  // once in a row
+            for (int byte = 0; byte < 8; byte++, out++) {
+                *out = 0;
+                for (int k = 0; k < 8 / Bits; k++) *out |= quantiser.one(x, c + 8 * k + byte) << (k * Bits);
+            }
     for (int shift = 0; c < width; c++) {
         if (shift == 0) *out = 0;
         *out = static_cast<uint8_t>(*out | quantiser.one(x, c) << shift);
@@ -228,19 +275,19 @@ WEFT_INLINE void spread(U8 lanes, float lo, float step, float *into) {
 
 template <int Bits, Arrive How>
 void unpack_row(const uint8_t *in, int64_t width, float *into) {
-    constexpr int kLong = 32 / Bits, kShort = 8 / Bits;
+    constexpr int kWord = 32 / Bits, kByte = 8 / Bits;
     float lo, step = 0;
     memcpy(&lo, in, 4);
     memcpy(reinterpret_cast<char *>(&step) + 2, in + 4, 2);
     in += kHeader;
     int64_t c = 0;
-    for (; c + 8 * kLong <= width; c += 8 * kLong) {
-        spread<Bits, kLong, How>(*reinterpret_cast<const U8u *>(in), lo, step, into + c);
+    for (; c + 8 * kWord <= width; c += 8 * kWord) {
+        spread<Bits, kWord, How>(*reinterpret_cast<const U8u *>(in), lo, step, into + c);
         in += 32;
     }
-    for (; c + 8 * kShort <= width; c += 8 * kShort) {
+    for (; c + 8 * kByte <= width; c += 8 * kByte) {
         const U8 lanes = __builtin_convertvector(*reinterpret_cast<const B8u *>(in), U8);
-        spread<Bits, kShort, How>(lanes, lo, step, into + c);
+        spread<Bits, kByte, How>(lanes, lo, step, into + c);
         in += 8;
     }
     for (int shift = 0; c < width; c++) {

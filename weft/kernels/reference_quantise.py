@@ -10,14 +10,14 @@ SMALLEST_STEP = 2.0**-100
 
 
 def draws(ids: Tensor, width: int, key: int) -> Tensor:
-    """16 random bits for each (id, column), int64 [R, D]: halves of one hash for columns that lie 8 apart."""
+    """16 random bits for each (id, column), int64 [R, D]: halves of one hash for columns that lie 16 apart."""
     row = splitmix64(ids * _signed(_GOLDEN) + _signed(key))
     column = torch.arange(width, device=ids.device)
-    v = ((row & _LOW32)[:, None] + (column // 16 * 8 + column % 8) * 0x9E3779B9) & _LOW32
+    v = ((row & _LOW32)[:, None] + (column // 32 * 16 + column % 16) * 0x9E3779B9) & _LOW32
     v = ((v ^ (v >> 16)) * 0x85EBCA6B) & _LOW32
     v = ((v ^ (v >> 13)) * 0xC2B2AE35) & _LOW32
     v = v ^ (v >> 16) ^ _shift(row, 32)[:, None]
-    return torch.where(column // 8 % 2 == 1, v >> 16, v & 0xFFFF)
+    return torch.where(column // 16 % 2 == 1, v >> 16, v & 0xFFFF)
 
 
 def steps(spans: Tensor, most: Tensor) -> Tensor:
