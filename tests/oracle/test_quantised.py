@@ -66,23 +66,22 @@ def test_bytes_equal_the_formula(codec, schedule, fetches):
 @pytest.mark.parametrize("codec", ["int8", "int2", "adaptive"])
 @pytest.mark.parametrize("name", ["gcn", "sage", "gat", "transformer"])
 def test_every_schedule_sees_the_same_rounded_rows(codec, name):
-    """Rounding is keyed by vertex and column, so the schedules agree to float32's last bits."""
+    """Rounding is keyed by vertex and column, so the schedules differ by far less than rounding costs.
+
+    Sums of another order differ in their last bits, and here and there one of them is rounded the other way.
+    """
     model = {"name": name, "layers": 3, "hidden": 8, "heads": 2, "dropout": 0.3}
     shards = shards_of(3)
-    found = {}
-    for label, schedule, ordered in (
-        ("materialised", MATERIALISED, False),
-        ("overlapped", OVERLAPPED, False),
-        ("sequential", SEQUENTIAL, False),
-        ("packed", PACKED, False),
-    ):
-        answers = run_workers(stack_step, 3, shards, model, schedule, codec, ordered, torch.float32, 2)
-        found[label] = {(worker, key): t for worker, a in enumerate(answers) for key, t in a[1]["model"].items()}
-    for label in ("overlapped", "sequential", "packed"):
-        for place, value in found[label].items():
-            torch.testing.assert_close(value, found["materialised"][place], rtol=1e-4, atol=1e-4)
-    raw = run_workers(stack_step, 3, shards, model, MATERIALISED, "raw", False, torch.float32, 2)
-    assert any(not torch.equal(raw[w][1]["model"][key], value) for (w, key), value in found["materialised"].items())
+
+    def gradients(schedule: Schedule, codec: str) -> torch.Tensor:
+        answers = run_workers(stack_step, 3, shards, model, schedule, codec, False, torch.float32, 2)
+        return torch.cat([gradient.flatten() for answer in answers for gradient in answer[1]["model"].values()])
+
+    rounded = gradients(MATERIALISED, codec)
+    cost = (rounded - gradients(MATERIALISED, "raw")).norm()
+    assert cost > 0
+    for schedule in (OVERLAPPED, SEQUENTIAL, PACKED):
+        assert (gradients(schedule, codec) - rounded).norm() < 0.1 * cost
 
 
 def averaged(comm: Communicator, shards: list[Shard], codec: str, epochs: int, delta: bool = False) -> Any:
