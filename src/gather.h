@@ -9,6 +9,8 @@
 #include <emmintrin.h>
 #endif
 
+#include "prefetch.h"
+
 namespace weft {
 namespace {
 
@@ -29,7 +31,7 @@ inline void copy_row(char *to, const char *from, int64_t bytes, bool past_caches
 // out[k] = the row at at_row(k).
 template <class AtRow>
 void gather_rows(AtRow at_row, int64_t count, int64_t row_bytes, char *out, int threads) {
-    const int64_t ahead = row_bytes > 1024 ? 4 : 8;
+    const Ahead ahead(row_bytes);
     const bool alone = count * row_bytes < 65536;
     const bool past_caches =
         count * row_bytes >= kPastCaches && row_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(out) % 16 == 0;
@@ -37,10 +39,7 @@ void gather_rows(AtRow at_row, int64_t count, int64_t row_bytes, char *out, int 
     {
 #pragma omp for schedule(static)
         for (int64_t k = 0; k < count; k++) {
-            if (k + ahead < count) {
-                const char *next = at_row(k + ahead);
-                for (int64_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(next + at);
-            }
+            ahead.at(k, count, [&](int64_t row, auto fetch) WEFT_ASKS { fetch(at_row(row), row_bytes); });
             copy_row(out + k * row_bytes, at_row(k), row_bytes, past_caches);
         }
 #ifdef __SSE2__

@@ -245,16 +245,15 @@ void gather_places(const char *const *places, const int64_t *starts, const int32
 }
 
 // Two sides' edges in one row each, ascending by the id of their source, as they do on either side; columns of the
-// second side follow those of the first. `order` says where each edge stood, the second side after the first.
+// second side follow those of the first. `order` says where each edge stood, the second side after the `before` edges
+// of the first. Rows from begin to end.
 void merge_sides(const int64_t *first_start, const int32_t *first, const int64_t *second_start, const int32_t *second,
-                 int64_t rows, int64_t first_columns, const int64_t *ids, int64_t *out_start, int32_t *out,
+                 int64_t begin, int64_t end, int64_t before, int64_t first_columns, const int64_t *ids, int32_t *out,
                  int64_t *order, int threads) {
-    for (int64_t row = 0; row <= rows; row++) out_start[row] = first_start[row] + second_start[row];
-    const int64_t before = first_start[rows];
 #pragma omp parallel for schedule(dynamic, 1024) num_threads(threads)
-    for (int64_t row = 0; row < rows; row++) {
+    for (int64_t row = begin; row < end; row++) {
         int64_t a = first_start[row], b = second_start[row];
-        for (int64_t at = out_start[row]; at < out_start[row + 1]; at++) {
+        for (int64_t at = a + b; at < first_start[row + 1] + second_start[row + 1]; at++) {
             const bool from_first =
                 b == second_start[row + 1] ||
                 (a < first_start[row + 1] && ids[first[a]] <= ids[first_columns + second[b]]);
@@ -376,10 +375,10 @@ void bind_sampling(nb::module_ &module) {
         unlocked);
     module.def(
         "merge_sides",
-        [](Pointer first_start, Pointer first, Pointer second_start, Pointer second, int64_t rows,
-           int64_t first_columns, Pointer ids, Pointer out_start, Pointer out, Pointer order, int threads) {
+        [](Pointer first_start, Pointer first, Pointer second_start, Pointer second, int64_t begin, int64_t end,
+           int64_t before, int64_t first_columns, Pointer ids, Pointer out, Pointer order, int threads) {
             merge_sides(as<const int64_t>(first_start), as<const int32_t>(first), as<const int64_t>(second_start),
-                        as<const int32_t>(second), rows, first_columns, as<const int64_t>(ids), as<int64_t>(out_start),
+                        as<const int32_t>(second), begin, end, before, first_columns, as<const int64_t>(ids),
                         as<int32_t>(out), as<int64_t>(order), threads);
         },
         unlocked);

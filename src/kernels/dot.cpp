@@ -21,7 +21,7 @@ void absorb(const DotArgs &a) {
     const S scale = S(a.scale);
     const DropState state(a.drop);
     const int64_t key_bytes = pitch * sizeof(X), value_bytes = value_pitch * sizeof(X);
-    const int64_t ahead = key_bytes + value_bytes > 1024 ? 4 : 8;
+    const Ahead ahead(key_bytes + value_bytes);
     const Chunks chunks(a.csr.indptr, a.csr.rows, a.csr.edges, 4096);
 #pragma omp parallel num_threads(a.threads) if (chunks.count > 1)
     {
@@ -38,10 +38,10 @@ void absorb(const DotArgs &a) {
                     const int64_t left = a.csr.indptr[row + 1] - begin, n = left < kBatch ? left : kBatch;
                     const int32_t *cols = a.csr.indices + begin;
                     for (int64_t k = 0; k < n; k++) {
-                        if (begin + k + ahead < a.csr.edges) {
-                            prefetch_bytes(key + cols[k + ahead] * pitch, key_bytes);
-                            prefetch_bytes(values + cols[k + ahead] * value_pitch, value_bytes);
-                        }
+                        ahead.at(begin + k, a.csr.edges, [&](int64_t edge, auto fetch) WEFT_ASKS {
+                            fetch(key + a.csr.indices[edge] * pitch, key_bytes);
+                            fetch(values + a.csr.indices[edge] * value_pitch, value_bytes);
+                        });
                         const X *kj = key + cols[k] * pitch;
                         for (int64_t h = 0; h < H; h++)
                             logits.data[k * H + h] = scale * dot_row(kj + h * D, q + h * D, D);
@@ -71,7 +71,7 @@ void backward_sources(const DotBackwardArgs &a) {
     const DropState state(a.drop);
     const Transposed &t = a.transposed;
     const int64_t query_bytes = pitch * sizeof(X), grad_bytes = value_pitch * sizeof(S);
-    const int64_t ahead = query_bytes + grad_bytes > 1024 ? 4 : 8;
+    const Ahead ahead(query_bytes + grad_bytes);
     const Chunks chunks(t.indptr, t.rows, a.csr.edges, 4096);
 #pragma omp parallel num_threads(a.threads) if (chunks.count > 1)
     {
@@ -89,12 +89,12 @@ void backward_sources(const DotBackwardArgs &a) {
                     const int64_t left = t.indptr[source + 1] - begin, n = left < kEdges ? left : kEdges;
                     const int32_t *rows = t.indices + begin;
                     for (int64_t k = 0; k < n; k++) {
-                        if (begin + k + ahead < a.csr.edges) {
-                            prefetch_bytes(query + rows[k + ahead] * pitch, query_bytes);
-                            prefetch_bytes(grad + rows[k + ahead] * value_pitch, grad_bytes);
-                            prefetch_bytes(per_row + rows[k + ahead] * 3 * H, 3 * H * sizeof(S));
-                            __builtin_prefetch(d_logits + t.order[begin + k + ahead] * H, 1);
-                        }
+                        ahead.at(begin + k, a.csr.edges, [&](int64_t edge, auto fetch) WEFT_ASKS {
+                            fetch(query + t.indices[edge] * pitch, query_bytes);
+                            fetch(grad + t.indices[edge] * value_pitch, grad_bytes);
+                            fetch(per_row + t.indices[edge] * 3 * H, 3 * H * sizeof(S));
+                            fetch(d_logits + t.order[edge] * H, H * sizeof(S));
+                        });
                         const X *q = query + rows[k] * pitch;
                         const S *g = grad + rows[k] * value_pitch;
                         edges.template put<HH>(
@@ -138,8 +138,7 @@ void backward_destinations(const DotBackwardArgs &a) {
             for (int64_t begin = a.csr.indptr[row]; begin < a.csr.indptr[row + 1]; begin += kEdges) {
                 const int64_t left = a.csr.indptr[row + 1] - begin, n = left < kEdges ? left : kEdges;
                 const int32_t *cols = a.csr.indices + begin;
-                for (int64_t k = n; k < 2 * n && begin + k < a.csr.edges; k++)
-                    prefetch_bytes(key + cols[k] * pitch, key_bytes);
+                for (int64_t k = n; k < 2 * n && begin + k < a.csr.edges; k++) Far()(key + cols[k] * pitch, key_bytes);
                 for (int64_t h = 0; h < H; h++)
                     weighted_rows(key + h * D, pitch, cols, n, d_logits + begin * H + h, H, d_query + h * D, D, S(1));
             }

@@ -183,14 +183,13 @@ void scatter(const ScatterArgs &a) {
     {
         const int64_t parts = omp_get_num_threads(), part = omp_get_thread_num();
         const int64_t low = a.out_rows * part / parts, high = a.out_rows * (part + 1) / parts;
-        constexpr int64_t kAhead = 8;
+        const Ahead ahead(width * sizeof(S));
         for (int64_t k = 0; k < a.count; k++) {
             const int64_t row = index[k];
             if (row < low || row >= high) continue;
-            if (k + kAhead < a.count) {
-                const int64_t next = index[k + kAhead];
-                if (next >= low && next < high) prefetch_bytes(out + next * width, width * sizeof(S));
-            }
+            ahead.at(k, a.count, [&](int64_t later, auto fetch) WEFT_ASKS {
+                if (index[later] >= low && index[later] < high) fetch(out + index[later] * width, width * sizeof(S));
+            });
             const X *from = rows + k * width;
             S *to = out + row * width;
             int64_t c = 0;

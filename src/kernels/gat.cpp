@@ -24,7 +24,8 @@ void absorb(const GatArgs &a) {
     const X *values = static_cast<const X *>(a.values);
     const S slope = S(a.slope);
     const DropState state(a.drop);
-    const int64_t row_bytes = pitch * sizeof(X), ahead = row_bytes > 1024 ? 4 : 8;
+    const int64_t row_bytes = pitch * sizeof(X);
+    const Ahead ahead(row_bytes);
     const Chunks chunks(a.csr.indptr, a.csr.rows, a.csr.edges, 4096);
 #pragma omp parallel num_threads(a.threads) if (chunks.count > 1)
     {
@@ -40,8 +41,9 @@ void absorb(const GatArgs &a) {
                     const int64_t left = a.csr.indptr[row + 1] - begin, n = left < kBatch ? left : kBatch;
                     const int32_t *cols = a.csr.indices + begin;
                     for (int64_t k = 0; k < n; k++) {
-                        if (begin + k + ahead < a.csr.edges)
-                            prefetch_bytes(values + cols[k + ahead] * pitch, row_bytes);
+                        ahead.at(begin + k, a.csr.edges, [&](int64_t edge, auto fetch) WEFT_ASKS {
+                            fetch(values + a.csr.indices[edge] * pitch, row_bytes);
+                        });
                         const S *src = src_term + cols[k] * H;
                         for (int64_t h = 0; h < H; h++) logits.data[k * H + h] = leaky_one(dst[h] + src[h], slope);
                     }
@@ -70,7 +72,8 @@ void backward(const GatBackwardArgs &a) {
     const S slope = S(a.slope);
     const DropState state(a.drop);
     const Transposed &t = a.transposed;
-    const int64_t row_bytes = pitch * sizeof(S), ahead = row_bytes > 1024 ? 4 : 8;
+    const int64_t row_bytes = pitch * sizeof(S);
+    const Ahead ahead(row_bytes);
     const Chunks chunks(t.indptr, t.rows, a.csr.edges, 4096);
 #pragma omp parallel num_threads(a.threads) if (chunks.count > 1)
     {
@@ -87,11 +90,11 @@ void backward(const GatBackwardArgs &a) {
                     const int64_t left = t.indptr[source + 1] - begin, n = left < kEdges ? left : kEdges;
                     const int32_t *rows = t.indices + begin;
                     for (int64_t k = 0; k < n; k++) {
-                        if (begin + k + ahead < a.csr.edges) {
-                            prefetch_bytes(grad + rows[k + ahead] * pitch, row_bytes);
-                            prefetch_bytes(per_row + rows[k + ahead] * 4 * H, 4 * H * sizeof(S));
-                            __builtin_prefetch(d_logits + t.order[begin + k + ahead] * H, 1);
-                        }
+                        ahead.at(begin + k, a.csr.edges, [&](int64_t edge, auto fetch) WEFT_ASKS {
+                            fetch(grad + t.indices[edge] * pitch, row_bytes);
+                            fetch(per_row + t.indices[edge] * 4 * H, 4 * H * sizeof(S));
+                            fetch(d_logits + t.order[edge] * H, H * sizeof(S));
+                        });
                         const S *g = grad + rows[k] * pitch, *packed = per_row + rows[k] * 4 * H;
                         edges.template put<HH>(
                             k, packed,

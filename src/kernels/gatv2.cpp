@@ -41,7 +41,8 @@ void absorb(const Gatv2Args &a) {
     const S *att = static_cast<const S *>(a.att);
     const S slope = S(a.slope);
     const DropState state(a.drop);
-    const int64_t row_bytes = pitch * sizeof(X), ahead = row_bytes > 1024 ? 4 : 8;
+    const int64_t row_bytes = pitch * sizeof(X);
+    const Ahead ahead(row_bytes);
     const Chunks chunks(a.csr.indptr, a.csr.rows, a.csr.edges, 4096);
 #pragma omp parallel num_threads(a.threads) if (chunks.count > 1)
     {
@@ -57,7 +58,9 @@ void absorb(const Gatv2Args &a) {
                     const int64_t left = a.csr.indptr[row + 1] - begin, n = left < kBatch ? left : kBatch;
                     const int32_t *cols = a.csr.indices + begin;
                     for (int64_t k = 0; k < n; k++) {
-                        if (begin + k + ahead < a.csr.edges) prefetch_bytes(key + cols[k + ahead] * pitch, row_bytes);
+                        ahead.at(begin + k, a.csr.edges, [&](int64_t edge, auto fetch) WEFT_ASKS {
+                            fetch(key + a.csr.indices[edge] * pitch, row_bytes);
+                        });
                         const X *kj = key + cols[k] * pitch;
                         for (int64_t h = 0; h < H; h++)
                             logits.data[k * H + h] = logit<false, X>(q + h * D, kj + h * D, att + h * D, nullptr, D,
@@ -149,7 +152,8 @@ void backward(const Gatv2BackwardArgs &a) {
     S *scratch = static_cast<S *>(a.scratch);
     const S slope = S(a.slope);
     const DropState state(a.drop);
-    const int64_t key_bytes = pitch * sizeof(X), grad_bytes = pitch * sizeof(S), ahead = key_bytes > 1024 ? 4 : 8;
+    const int64_t key_bytes = pitch * sizeof(X), grad_bytes = pitch * sizeof(S);
+    const Ahead ahead(key_bytes);
     const Chunks chunks(a.csr.indptr, a.csr.rows, a.csr.edges, 4096, kMostChunks);
     Scratch<S> d_att_parts(chunks.count * pitch);
 #pragma omp parallel num_threads(a.threads) if (chunks.count > 1)
@@ -171,7 +175,9 @@ void backward(const Gatv2BackwardArgs &a) {
                     const int64_t left = a.csr.indptr[row + 1] - begin, n = left < kEdges ? left : kEdges;
                     const int32_t *cols = a.csr.indices + begin;
                     for (int64_t k = 0; k < n; k++) {
-                        if (begin + k + ahead < a.csr.edges) prefetch_bytes(key + cols[k + ahead] * pitch, key_bytes);
+                        ahead.at(begin + k, a.csr.edges, [&](int64_t edge, auto fetch) WEFT_ASKS {
+                            fetch(key + a.csr.indices[edge] * pitch, key_bytes);
+                        });
                         const X *kj = key + cols[k] * pitch;
                         for (int64_t h = 0; h < H; h++)
                             share.data[k * H + h] = logit<true, X>(q + h * D, kj + h * D, att + h * D, g + h * D, D,
@@ -220,11 +226,11 @@ void backward(const Gatv2BackwardArgs &a) {
                     const int64_t left = t.indptr[source + 1] - begin, n = left < kEdges ? left : kEdges;
                     const int32_t *rows = t.indices + begin;
                     for (int64_t k = 0; k < n; k++) {
-                        if (begin + k + ahead < a.csr.edges) {
-                            prefetch_bytes(query + rows[k + ahead] * pitch, key_bytes);
-                            prefetch_bytes(grad + rows[k + ahead] * pitch, grad_bytes);
-                            __builtin_prefetch(scratch + t.order[begin + k + ahead] * 2 * H);
-                        }
+                        ahead.at(begin + k, a.csr.edges, [&](int64_t edge, auto fetch) WEFT_ASKS {
+                            fetch(query + t.indices[edge] * pitch, key_bytes);
+                            fetch(grad + t.indices[edge] * pitch, grad_bytes);
+                            fetch(scratch + t.order[edge] * 2 * H, 2 * H * sizeof(S));
+                        });
                         const S *from = scratch + t.order[begin + k] * 2 * H;
                         for (int64_t h = 0; h < 2 * H; h++) local.data[k * 2 * H + h] = from[h];
                     }

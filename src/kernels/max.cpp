@@ -20,7 +20,6 @@ struct Counts<double> {
     typedef int64_t T;
 };
 
-constexpr int64_t kAhead = 8;
 
 // A row of `out` and `count` stays in the first-level cache while its edges pass.
 template <class X>
@@ -33,6 +32,7 @@ void absorb(const MaxArgs &a) {
     const int64_t width = a.width;
     const X *x = static_cast<const X *>(a.x);
     const S *weight = static_cast<const S *>(a.weight);
+    const Ahead ahead(width * sizeof(X));
     const Chunks chunks(a.csr.indptr, a.csr.rows, a.csr.edges, 4096);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(a.threads) if (chunks.count > 1)
     for (int64_t chunk = 0; chunk < chunks.count; chunk++) {
@@ -40,8 +40,9 @@ void absorb(const MaxArgs &a) {
             S *out = static_cast<S *>(a.out) + row * width;
             int32_t *count = a.count + row * width;
             for (int64_t k = a.csr.indptr[row]; k < a.csr.indptr[row + 1]; k++) {
-                if (k + kAhead < a.csr.edges)
-                    prefetch_bytes(x + a.csr.indices[k + kAhead] * width, width * sizeof(X));
+                ahead.at(k, a.csr.edges, [&](int64_t edge, auto fetch) WEFT_ASKS {
+                    fetch(x + a.csr.indices[edge] * width, width * sizeof(X));
+                });
                 const X *source = x + a.csr.indices[k] * width;
                 const S w = weight ? weight[k] : S(1);
                 int64_t c = 0;
@@ -74,6 +75,7 @@ void backward(const MaxBackwardArgs &a) {
     const X *x = static_cast<const X *>(a.x);
     const S *weight = static_cast<const S *>(a.weight), *best = static_cast<const S *>(a.out),
             *share = static_cast<const S *>(a.grad_share);
+    const Ahead ahead(2 * width * sizeof(S));
     const Chunks chunks(a.csr.indptr, a.csr.rows, a.csr.edges, 4096);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(a.threads) if (chunks.count > 1)
     for (int64_t chunk = 0; chunk < chunks.count; chunk++) {
@@ -81,11 +83,10 @@ void backward(const MaxBackwardArgs &a) {
             const X *own = x + row * width;
             S *dx = static_cast<S *>(a.dx) + row * width;
             for (int64_t k = a.csr.indptr[row]; k < a.csr.indptr[row + 1]; k++) {
-                if (k + kAhead < a.csr.edges) {
-                    const int64_t next = a.csr.indices[k + kAhead] * width;
-                    prefetch_bytes(best + next, width * sizeof(S));
-                    prefetch_bytes(share + next, width * sizeof(S));
-                }
+                ahead.at(k, a.csr.edges, [&](int64_t edge, auto fetch) WEFT_ASKS {
+                    fetch(best + a.csr.indices[edge] * width, width * sizeof(S));
+                    fetch(share + a.csr.indices[edge] * width, width * sizeof(S));
+                });
                 const int64_t target = a.csr.indices[k] * width;
                 const S w = weight ? weight[k] : S(1);
                 int64_t c = 0;

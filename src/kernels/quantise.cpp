@@ -33,9 +33,6 @@ typedef Lanes<float>::H U;
 constexpr int kLong = kLanes<float>, kParts = 16 / kLong;
 
 constexpr int kHeader = 6;
-// Rows between the one that is packed and those that are asked for: the far one comes from memory as far as the second
-// cache, line by line between the columns (all at once would wait for each other), the near one from there.
-constexpr int kFar = 16, kNear = 3;
 constexpr int64_t kStreamBytes = 64 << 20;  // what is larger would not stay in any cache until it is read
 constexpr float kSmallestStep = 7.888609052210118e-31f;  // 2^-100: its inverse is still far from overflow
 
@@ -192,7 +189,8 @@ struct Quantiser {
         return q > kMost ? kMost : q;
     }
 
-    // The next columns of a row, from c on, as eight lanes, lowest bits first; asks for the same ones of a later row.
+    // The next columns of a row, from c on, as eight lanes, lowest bits first. Asks for the same ones of a later row on
+    // the way: all at once would wait for each other.
     template <int Columns>
     WEFT_INLINE U8 lanes(const float *x, int64_t c, const float *later) {
         constexpr int kFound = kLong < 8 ? 8 / kLong : 1;
@@ -303,14 +301,15 @@ void unpack_row(const uint8_t *in, int64_t width, float *into) {
 
 template <Arrive How>
 void unpack_rows(const UnpackArgs &a) {
+    const Ahead ahead(a.width * 4);
 #pragma omp parallel num_threads(threads_for(a.rows *a.width * 4, a.threads))
     {
 #pragma omp for schedule(static) nowait
         for (int64_t k = 0; k < a.rows; k++) {
-            if (How != Arrive::kStream && a.index && k + 4 < a.rows) {
-                const char *next = reinterpret_cast<const char *>(a.into + a.index[k + 4] * a.width);
-                for (int64_t at = 0; at < a.width * 4; at += 64) __builtin_prefetch(next + at, 1);
-            }
+            if (How != Arrive::kStream && a.index)
+                ahead.at(k, a.rows, [&](int64_t row, auto fetch) WEFT_ASKS {
+                    fetch(a.into + a.index[row] * a.width, a.width * 4);
+                });
             const uint8_t *in = a.message + a.offsets[k];
             float *into = a.into + (a.index ? a.index[k] : k) * a.width;
             if (a.bits[k] == 8)
@@ -333,13 +332,14 @@ int64_t pack(const PackArgs &a) {
     {
         const int64_t workers = omp_get_num_threads(), worker = omp_get_thread_num();
         const int64_t first = a.rows * worker / workers, end = a.rows * (worker + 1) / workers;
+        const Ahead ahead(a.width * 4);
         // The next row's range is looked for before this row is packed: what it takes to end that search, and the
         // divisions after it, go on meanwhile.
         Range next = first < end ? range_of(row(first), a.width) : Range{};
         for (int64_t k = first; k < end; k++) {
             const Range range = next;
-            const float *later = row(k + kFar < end ? k + kFar : k);
-            if (k + kNear < end) prefetch_bytes(row(k + kNear), a.width * 4);
+            const float *later = row(k + ahead.far < end ? k + ahead.far : k);
+            if (k + ahead.near < end) Near()(row(k + ahead.near), a.width * 4);
             if (k + 1 < end) next = range_of(row(k + 1), a.width);
             if (!range.finite) {
                 if (k < bad) bad = k;

@@ -6,6 +6,7 @@
 
 #include "hash.h"
 #include "kernels.h"
+#include "prefetch.h"
 // Intrinsics only where the compiler's own vectors fall short of one instruction.
 #if defined(__AVX512F__) && WEFT_VECTOR_BYTES == 64
 #define WEFT_AVX512
@@ -310,12 +311,6 @@ WEFT_INLINE void store_at(X *p, int i, int64_t shift, int n, Vec<Acc<X>> v) {
 }
 
 // ---- memory ------------------------------------------------------------------------------------------------
-
-WEFT_INLINE void prefetch_bytes(const void *p, int64_t bytes) {
-    const char *c = static_cast<const char *>(p);
-    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(c + at, 0, 3);
-    __builtin_prefetch(c + bytes - 1, 0, 3);
-}
 
 // Enough rows for a thread to be worth waking.
 inline int threads_for(int64_t bytes, int threads) {

@@ -28,13 +28,13 @@ struct Task {
     const X *x;
     Out *out;
     int64_t width, edges;
-    int64_t ahead;  // edges from now whose rows are fetched now
+    Ahead ahead;
     bool accumulate;
 };
 
 // Columns [first, first + NV * N) of one output row; the last vector starts at `last`, so that odd widths need no
 // tail: it overlaps the vector before it and computes the same sums there.
-template <int NV, bool Weighted, bool Fetch, class X, class Out>
+template <int NV, bool Weighted, bool Fetches, class X, class Out>
 void tile(const Task<X, Out> &t, int64_t row, int64_t begin, int64_t end, int64_t first, int64_t last, Acc<X> scale) {
     typedef Acc<X> S;
     constexpr int N = Lanes<S>::N;
@@ -42,10 +42,10 @@ void tile(const Task<X, Out> &t, int64_t row, int64_t begin, int64_t end, int64_
     const X *base = t.x + first;
     const int64_t shift = last - first, row_bytes = t.width * sizeof(X);
     for (int64_t k = begin; k < end; k++) {
-        if (Fetch) {
-            int64_t next = k + t.ahead;
-            if (next < t.edges) prefetch_bytes(t.x + t.indices[next] * t.width, row_bytes);
-        }
+        if (Fetches)
+            t.ahead.at(k, t.edges, [&](int64_t edge, auto fetch) WEFT_ASKS {
+                fetch(t.x + t.indices[edge] * t.width, row_bytes);
+            });
         const X *source = base + t.indices[k] * t.width;
         if (Weighted) {
             Vec<S> w = splat<S>(t.coefficient[k]);
@@ -79,12 +79,13 @@ template <int Count, bool Weighted, class X, class Out>
 void add_rows(const Task<X, Out> &t, int64_t k, bool first, Acc<X> *sum) {
     typedef Acc<X> S;
     constexpr int N = Lanes<S>::N, kLine = 64 / sizeof(X);
-    const X *source[Count], *next[Count];
+    const X *source[Count], *next[Count], *later[Count];
     Vec<S> w[Count];
     for (int i = 0; i < Count; i++) {
         source[i] = t.x + t.indices[k + i] * t.width;
-        const int64_t ahead = k + i + kAtOnce;
-        next[i] = ahead < t.edges ? t.x + t.indices[ahead] * t.width : source[i];
+        const int64_t near = k + i + kAtOnce, far = k + i + t.ahead.far;
+        next[i] = near < t.edges ? t.x + t.indices[near] * t.width : source[i];
+        later[i] = far < t.edges ? t.x + t.indices[far] * t.width : source[i];
         if (Weighted) w[i] = splat<S>(t.coefficient[k + i]);
     }
     const auto add = [&](int64_t column) {
@@ -101,7 +102,10 @@ void add_rows(const Task<X, Out> &t, int64_t k, bool first, Acc<X> *sum) {
     const Vec<S> tail = add(last);
     for (int64_t column = 0; column < last; column += kLine) {
 #pragma GCC unroll 4
-        for (int i = 0; i < Count; i++) __builtin_prefetch(next[i] + column);
+        for (int i = 0; i < Count; i++) {
+            __builtin_prefetch(next[i] + column, 0, 3);
+            __builtin_prefetch(later[i] + column, 0, 2);
+        }
         const int64_t end = column + kLine < last ? column + kLine : last;
         for (int64_t c = column; c < end; c += N) store(sum + c, add(c));
     }
@@ -144,8 +148,9 @@ void narrow_row(const Task<X, Out> &t, int64_t row, int64_t begin, int64_t end, 
     const int n = static_cast<int>(t.width);
     Vec<S> acc = {};
     for (int64_t k = begin; k < end; k++) {
-        int64_t next = k + t.ahead;
-        if (next < t.edges) __builtin_prefetch(t.x + t.indices[next] * t.width);
+        t.ahead.at(k, t.edges, [&](int64_t edge, auto fetch) WEFT_ASKS {
+            fetch(t.x + t.indices[edge] * t.width, n * sizeof(X));
+        });
         Vec<S> v = load_some(t.x + t.indices[k] * t.width, n);
         acc += Weighted ? v * t.coefficient[k] : v;
     }
@@ -158,12 +163,12 @@ void narrow_row(const Task<X, Out> &t, int64_t row, int64_t begin, int64_t end, 
 template <class X, class Out>
 using TileFunction = void (*)(const Task<X, Out> &, int64_t, int64_t, int64_t, int64_t, int64_t, Acc<X>);
 
-template <bool Weighted, bool Fetch, class X, class Out>
+template <bool Weighted, bool Fetches, class X, class Out>
 TileFunction<X, Out> tile_of(int vectors) {
     switch (vectors) {
 #define WEFT_CASE(NV) \
     case NV:          \
-        return tile<NV, Weighted, Fetch, X, Out>;
+        return tile<NV, Weighted, Fetches, X, Out>;
         WEFT_CASE(1)
         WEFT_CASE(2)
         WEFT_CASE(3)
@@ -187,12 +192,6 @@ TileFunction<X, Out> tile_of(int vectors) {
     __builtin_unreachable();
 }
 
-// Edges from now whose rows are fetched now: about 8 KiB on their way.
-inline int64_t edges_ahead(int64_t row_bytes) {
-    const int64_t ahead = 8192 / row_bytes;
-    return ahead < 4 ? 4 : ahead > 32 ? 32 : ahead;
-}
-
 template <bool Weighted, class X, class Out>
 void run(const SpmmArgs &a) {
     typedef Acc<X> S;
@@ -201,7 +200,7 @@ void run(const SpmmArgs &a) {
             *col_scale = static_cast<const S *>(a.col_scale);
     const int64_t width = a.width;
     const int64_t vectors = (width + N - 1) / N, tiles = (vectors + kMostVectors - 1) / kMostVectors;
-    const int64_t ahead = edges_ahead(width * sizeof(X));
+    const Ahead ahead(width * sizeof(X));
     const bool wide = tiles > kMostTiles;
     const Chunks chunks(a.csr.indptr, a.csr.rows, a.csr.edges, 8192);
     const int64_t *indptr = a.csr.indptr;

@@ -1,5 +1,6 @@
 """Sampled in-edges, vertices numbered in the order in which they appear, and rows gathered from where they lie."""
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from weft.kernels.native import native_for, pointer, threads
 
 Method = Literal["neighbour", "weighted", "labor"]
 METHODS: tuple[Method, ...] = ("neighbour", "weighted", "labor")
+MERGED_ROWS = 1 << 20  # at a time
 
 
 class InEdges(NamedTuple):
@@ -78,11 +80,12 @@ def merge_sides(
     first_columns: int,
     ids: Tensor,  # int64, of the first side's columns and then of the second's
     order: bool = False,
+    after_piece: Callable[[], None] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Two sides' edges row by row, ascending by the id of their source as they do on either side.
 
     The second side's columns are counted on from the first's. With `order`, also where each edge stood, the second
-    side's after the first's, int64.
+    side's after the first's, int64. `after_piece` is called now and then, for what becomes of edges that were read.
     """
     rows = first[0].numel() - 1
     check_csr(*first, first_columns)
@@ -91,14 +94,18 @@ def merge_sides(
     native = native_for(ids)
     if native is None:
         return reference.merge_sides(first, second, first_columns, ids, order)
-    indptr = torch.empty(rows + 1, dtype=torch.int64)
+    indptr = first[0] + second[0]
     count = first[1].numel() + second[1].numel()
     indices = torch.empty(count, dtype=torch.int32)
     stood = torch.empty(count, dtype=torch.int64) if order else None
-    native.merge_sides(
-        pointer(first[0]), pointer(first[1]), pointer(second[0]), pointer(second[1]), rows, first_columns,
-        pointer(ids), pointer(indptr), pointer(indices), pointer(stood), threads(),
-    )  # fmt: skip
+    sides = tuple(pointer(tensor) for tensor in (*first, *second))
+    for begin in range(0, rows, MERGED_ROWS):
+        native.merge_sides(
+            *sides, begin, min(begin + MERGED_ROWS, rows), first[1].numel(), first_columns,
+            pointer(ids), pointer(indices), pointer(stood), threads(),
+        )  # fmt: skip
+        if after_piece is not None:
+            after_piece()
     trust_csr(indptr, indices, ids.numel())
     return indptr, indices, stood
 

@@ -77,11 +77,7 @@ class Neighbours:
         self.ids = torch.cat([shard.global_ids, shard.halo_ids])
         own = torch.arange(standing.own.start, standing.own.stop, dtype=torch.int32)
         self.address = torch.cat([own, standing.of_halo(shard)])  # int32 [known]
-        self.csr = _merged(local, shard.remote, self.ids) if shard.num_halo else local
-        if self.csr is not local:  # these were read from end to end, and may not be needed again for long
-            for csr in (shard.local, shard.remote):
-                for edges in (csr.indices, *csr.edge_data.values()):
-                    drop_pages(edges.data_ptr())
+        self.csr = _merged(local, shard, self.ids) if shard.num_halo else local
         weight = None if self.csr.weight is None else self.csr.weight.float().contiguous()
         self.edges = InEdges(self.csr.indptr, self.csr.indices, weight, shard.global_ids, self.ids)
 
@@ -117,12 +113,21 @@ def find_loops(csr: CSR) -> Tensor | None:
     return mask
 
 
-def _merged(local: CSR, remote: CSR, ids: Tensor) -> CSR:
+def _merged(local: CSR, shard: Shard, ids: Tensor) -> CSR:
     """Edges from own vertices and from the halo's, whose columns come after."""
-    carries = bool(local.edge_data)
+    carries, remote = bool(local.edge_data), shard.remote
+
+    def let_go() -> None:
+        """What was read of a file may not be needed again for long."""
+        for csr in (shard.local, remote):
+            for edges in (csr.indices, *csr.edge_data.values()):
+                drop_pages(edges.data_ptr())
+
+    let_go()
     sides = (local.indptr, local.indices), (remote.indptr, remote.indices)
-    indptr, indices, order = merge_sides(*sides, local.num_cols, ids, order=carries)
+    indptr, indices, order = merge_sides(*sides, local.num_cols, ids, carries, let_go)
     data = {}
     if order is not None:
         data = {name: torch.cat([mine, remote.edge_data[name]])[order] for name, mine in local.edge_data.items()}
+        let_go()
     return CSR(indptr, indices, ids.numel(), **data)

@@ -1,0 +1,40 @@
+// Rows that an index names are asked for before they are read, in two steps: from memory as far as the second cache,
+// where many more can be under way at once than on the way into the first, and a few rows ahead from there.
+#pragma once
+#include <cstdint>
+
+// Stands behind the arguments of what `Ahead::at` is given: GCC takes a call that does nothing but ask for a call that
+// does nothing, unless it is inlined at once.
+#define WEFT_ASKS __attribute__((always_inline))
+
+namespace weft {
+namespace {
+
+template <int Locality>
+struct Fetch {
+    inline __attribute__((always_inline)) void operator()(const void *p, int64_t bytes) const {
+        const char *c = static_cast<const char *>(p);
+        for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(c + at, 0, Locality);
+        __builtin_prefetch(c + bytes - 1, 0, Locality);
+    }
+};
+typedef Fetch<2> Far;   // into the second cache
+typedef Fetch<3> Near;  // into the first
+
+// How many rows ahead: about 16 KiB on their way from memory.
+struct Ahead {
+    int64_t far, near = 4;
+    explicit Ahead(int64_t row_bytes) {
+        const int64_t rows = row_bytes > 0 ? 16384 / row_bytes : 64;
+        far = rows < 8 ? 8 : rows > 64 ? 64 : rows;
+    }
+    // Calls ask(which, fetch) for those of the rows up to `end` whose turn it is when row k is.
+    template <class Ask>
+    inline __attribute__((always_inline)) void at(int64_t k, int64_t end, Ask ask) const {
+        if (k + far < end) ask(k + far, Far());
+        if (k + near < end) ask(k + near, Near());
+    }
+};
+
+}  // namespace
+}  // namespace weft
