@@ -4,8 +4,8 @@
 
 SpMM runs beside torch, DGL and SciPy on two graphs of ogbn-arxiv's size, one with communities and one without; every
 side returns a fresh output under the same allocator. The other kernels stand beside their byte limit: what they
-must read and write at least, at the speed of a plain copy. Gathered rows may lie in cache, so a share above 1 is
-possible; rows that jump through memory reach about half, so the quantiser's stand beside a copy of the same rows, too.
+must read and write at least, at the speed of a plain copy. Gathered rows may lie in cache, and what is only read or
+written past the caches costs less than a copy, so a share above 1 is possible.
 """
 
 import importlib.util
