@@ -148,9 +148,8 @@ void narrow_row(const Task<X, Out> &t, int64_t row, int64_t begin, int64_t end, 
     const int n = static_cast<int>(t.width);
     Vec<S> acc = {};
     for (int64_t k = begin; k < end; k++) {
-        t.ahead.at(k, t.edges, [&](int64_t edge, auto fetch) WEFT_ASKS {
-            fetch(t.x + t.indices[edge] * t.width, n * sizeof(X));
-        });
+        const int64_t next = k + t.ahead.near;
+        if (next < t.edges) __builtin_prefetch(t.x + t.indices[next] * t.width);
         Vec<S> v = load_some(t.x + t.indices[k] * t.width, n);
         acc += Weighted ? v * t.coefficient[k] : v;
     }
