@@ -29,7 +29,7 @@ WORKERS, SHARED_SEEDS, SHARED = 4, 5, ("amazon-computers", "synthetic:arxiv")
 CASES: dict[str, dict[str, Any]] = {
     "amazon-computers": {"hidden": 256, "full": (200, 4), "sampled": (60, 2)},  # epochs, and between evaluations
     "coauthor-physics": {"hidden": 64, "full": (110, 10), "sampled": (10, 1)},
-    "synthetic:arxiv": {"hidden": 128, "full": (150, 10), "sampled": (20, 2)},
+    "synthetic:arxiv": {"hidden": 128, "full": (150, 10), "sampled": (6, 1)},
 }
 
 
