@@ -20,7 +20,6 @@ struct Counts<double> {
     typedef int64_t T;
 };
 
-
 // A row of `out` and `count` stays in the first-level cache while its edges pass.
 template <class X>
 void absorb(const MaxArgs &a) {

@@ -59,6 +59,29 @@ def test_every_implementation_writes_the_same_bytes(width, rows, key, indexed, a
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
+def test_messages_too_large_for_the_caches_are_unpacked_alike(bits):
+    """64 MiB and more are written past the caches where rows are aligned; a view that begins elsewhere is not."""
+    rows, width = 1 << 16, 264
+    widths = torch.full((rows,), bits, dtype=torch.uint8)
+    message, offsets = packed(torch.randn(rows, width, generator=torch.Generator().manual_seed(2)), widths)
+    index = torch.randperm(rows + 5, generator=torch.Generator().manual_seed(3))[:rows]
+    aligned = torch.zeros(rows + 5, width)
+    elsewhere = torch.zeros((rows + 5) * width + 1)[1:].view(-1, width)
+    for target in (aligned, elsewhere):
+        kernels.unpack(message, widths, offsets, target, index)
+    assert torch.equal(aligned, elsewhere)
+    some = index[::1000]
+    few, size = kernels.packed_offsets(width, widths[::1000])
+    assert size == few.numel() * kernels.packed_bytes(width, bits)
+    alone = torch.cat(
+        [message[offsets[k] : offsets[k] + kernels.packed_bytes(width, bits)] for k in range(0, rows, 1000)]
+    )
+    assert torch.equal(
+        reference.unpack(alone, widths[::1000], few, torch.empty(some.numel(), width), None, False), aligned[some]
+    )
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
 def test_values_come_back_within_a_step_and_rows_do_not_touch_each_other(bits):
     x = torch.randn(500, 37, generator=torch.Generator().manual_seed(1))
     x[::7] *= 1000

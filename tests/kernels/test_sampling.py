@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels.graphs import Block, blocks, random_block
+from weft import kernels
 from weft.kernels import reference_sampling as reference
 from weft.kernels.sampling import (
     METHODS,
@@ -168,9 +169,14 @@ def test_two_sides_merge_by_id(rows, first_edges, second_edges, seed):
         return block.indptr, block.indices[order].contiguous()
 
     sides = side(first_edges, 0, 1), side(second_edges, columns, 2)
-    found, wanted = merge_sides(*sides, columns, ids, True), reference.merge_sides(*sides, columns, ids, True)
+    wanted, pieces = reference.merge_sides(*sides, columns, ids, True), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weft.kernels.sampling.MERGED_ROWS", 5)
+        found = merge_sides(*sides, columns, ids, True, lambda: pieces.append(1))
     for one, other in zip(found, wanted, strict=True):
         assert torch.equal(one, other)
+    if kernels.native_available:
+        assert len(pieces) == -(-rows // 5)
 
 
 @settings(deadline=None)

@@ -81,7 +81,9 @@ def test_every_schedule_sees_the_same_rounded_rows(codec, name):
     cost = (rounded - gradients(MATERIALISED, "raw")).norm()
     assert cost > 0
     for schedule in (OVERLAPPED, SEQUENTIAL, PACKED):
-        assert (gradients(schedule, codec) - rounded).norm() < 0.1 * cost
+        found = gradients(schedule, codec)
+        assert (found - rounded).norm() < 0.1 * cost
+        assert torch.isclose(found, rounded, rtol=1e-4, atol=1e-4).float().mean() > 0.9
 
 
 def averaged(comm: Communicator, shards: list[Shard], codec: str, epochs: int, delta: bool = False) -> Any:
