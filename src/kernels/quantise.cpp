@@ -57,18 +57,18 @@ WEFT_INLINE F more(F a, F b) { return _mm512_max_ps(a, b); }
 WEFT_INLINE I nearest(F a) { return (I)_mm512_cvtps_epi32(a); }
 WEFT_INLINE float least(F v) { return least(_mm256_min_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1))); }
 WEFT_INLINE float most(F v) { return most(_mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1))); }
-WEFT_INLINE bool any_nan(F v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0; }
+WEFT_INLINE bool any_negative(U v) { return _mm512_movepi32_mask((__m512i)v) != 0; }
 #elif defined(WEFT_AVX2)
 WEFT_INLINE F less(F a, F b) { return _mm256_min_ps(a, b); }
 WEFT_INLINE F more(F a, F b) { return _mm256_max_ps(a, b); }
 WEFT_INLINE I nearest(F a) { return (I)_mm256_cvtps_epi32(a); }
-WEFT_INLINE bool any_nan(F v) { return _mm256_movemask_ps(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)) != 0; }
+WEFT_INLINE bool any_negative(U v) { return _mm256_movemask_ps((__m256)v) != 0; }
 #else
 WEFT_INLINE F less(F a, F b) { return a < b ? a : b; }
 WEFT_INLINE F more(F a, F b) { return a > b ? a : b; }
 WEFT_INLINE I nearest(F a) {
     I whole;
-    for (int i = 0; i < kLong; i++) whole[i] = static_cast<int32_t>(lrintf(a[i]));
+    for (int i = 0; i < kLong; i++) whole[i] = a[i] == a[i] ? static_cast<int32_t>(lrintf(a[i])) : INT32_MIN;
     return whole;
 }
 WEFT_INLINE float least(F v) {
@@ -81,10 +81,10 @@ WEFT_INLINE float most(F v) {
     for (int i = 1; i < kLong; i++) found = v[i] > found ? v[i] : found;
     return found;
 }
-WEFT_INLINE bool any_nan(F v) {
-    bool found = false;
-    for (int i = 0; i < kLong; i++) found |= v[i] != v[i];
-    return found;
+WEFT_INLINE bool any_negative(U v) {
+    uint32_t found = 0;
+    for (int i = 0; i < kLong; i++) found |= v[i];
+    return found >> 31;
 }
 #endif
 #ifdef __AVX2__
@@ -105,49 +105,41 @@ inline float round_up(float value) {
 }
 
 struct Range {
-    float lo, span;
-    bool finite;
+    float lo, span;  // span is not finite where a value is infinite; a NaN may go unseen
 };
 
 inline Range range_of(const float *x, int64_t width) {
     float lo = x[0], hi = x[0];
-    bool nan = false;
     int64_t c = 0;
     if (width >= kLong) {
-        F low = load(x), high = low, low2 = low, high2 = low, sum = {}, sum2 = {};
+        F low = load(x), high = low, low2 = low, high2 = low;
         for (; c + 2 * kLong <= width; c += 2 * kLong) {
             const F a = load(x + c), b = load(x + c + kLong);
             low = less(a, low);
             high = more(a, high);
-            sum += a;
             low2 = less(b, low2);
             high2 = more(b, high2);
-            sum2 += b;
         }
         for (; c + kLong <= width; c += kLong) {
             const F a = load(x + c);
             low = less(a, low);
             high = more(a, high);
-            sum += a;
         }
         lo = least(less(low, low2));
         hi = most(more(high, high2));
-        // A sum that holds a NaN is one. Sums of huge numbers may overflow, too: then it takes a closer look.
-        sum += sum2;
-        if (any_nan(sum - sum))
-            for (int64_t at = 0; at < c; at++) nan |= x[at] != x[at];
     }
     for (; c < width; c++) {
         lo = x[c] < lo ? x[c] : lo;
         hi = x[c] > hi ? x[c] : hi;
-        nan |= x[c] != x[c];
     }
-    const float span = hi - lo;  // not finite where one of them is not
-    return {lo, span, !nan && span - span == 0.0f};
+    return {lo, hi - lo};
 }
 
-// 16 random bits for each of 32 columns come from 16 hashes: the lower halves, then the upper ones.
+// 13 random bits for each of 32 columns come from 16 hashes: the lowest ones, then the highest ones. With 13, the
+// largest value of a row and the largest draw stay below what comes after the largest integer: the three roundings on
+// the way to (x - lo) * factor add at most 3 / 2^24, which is less than half of 2^-13 of a step even at 255 steps.
 struct Draws {
+    static constexpr int kBits = 13;
     static constexpr uint32_t kStride = 0x9E3779B9u;
     uint32_t low, high;
     U at;  // what the next hashes are of
@@ -163,7 +155,7 @@ struct Draws {
     }
     template <class W>
     static WEFT_INLINE W half(W hashes, bool upper) {
-        return upper ? hashes >> 16 : hashes & 0xFFFFu;
+        return upper ? hashes >> (32 - kBits) : hashes & ((1u << kBits) - 1);
     }
     WEFT_INLINE uint32_t one(int64_t column) const {
         const uint32_t slot = static_cast<uint32_t>(column / 32 * 16 + column % 16);
@@ -174,19 +166,22 @@ struct Draws {
 template <int Bits>
 struct Quantiser {
     static constexpr int32_t kMost = (1 << Bits) - 1;
-    static constexpr float kTop = kMost * 65536.0f;
-    float lo, factor;  // factor: steps in units of 2^-16
+    static constexpr int kPoint = Draws::kBits;
+    float lo, factor;  // factor: steps in units of 2^-kPoint
     Draws draws;
+    U signs = {};  // of all lanes so far: a NaN becomes the smallest integer, everything else is positive
+    bool nan = false;
 
-    // A vector's integers, at a bit of its lanes. Cut off at the top before the draw is added, which then leads no
-    // further: a float's minimum is one instruction.
-    WEFT_INLINE U some(const float *x, U draw, int bit) const {
-        const U raised = (U)nearest(less((load(x) - lo) * factor, F{} + kTop)) + draw;
-        return (bit > 16 ? raised << (bit - 16) : raised >> (16 - bit)) & (static_cast<uint32_t>(kMost) << bit);
+    // A vector's integers, at a bit of its lanes.
+    WEFT_INLINE U some(const float *x, U draw, int bit) {
+        const U raised = (U)nearest((load(x) - lo) * factor) + draw;
+        signs |= raised;
+        return (bit > kPoint ? raised << (bit - kPoint) : raised >> (kPoint - bit)) &
+               (static_cast<uint32_t>(kMost) << bit);
     }
-    WEFT_INLINE uint32_t one(const float *x, int64_t column) const {
-        const uint32_t q = (static_cast<uint32_t>(lrintf((x[column] - lo) * factor)) + draws.one(column)) >> 16;
-        return q > kMost ? kMost : q;
+    WEFT_INLINE uint32_t one(const float *x, int64_t column) {
+        nan |= x[column] != x[column];
+        return (static_cast<uint32_t>(lrintf((x[column] - lo) * factor)) + draws.one(column)) >> kPoint & kMost;
     }
 
     // The next columns of a row, from c on, as eight lanes, lowest bits first. Asks for the same ones of a later row on
@@ -218,15 +213,16 @@ struct Quantiser {
     }
 };
 
+// False where the row holds a NaN.
 template <int Bits>
-void pack_row(const float *x, int64_t width, uint64_t hash, const Range &range, uint8_t *out, const float *later) {
+bool pack_row(const float *x, int64_t width, uint64_t hash, const Range &range, uint8_t *out, const float *later) {
     constexpr int kWords = 8 * 32 / Bits, kBytes = 8 * 8 / Bits;  // columns in a tile of words, of bytes
     float step = round_up(range.span / static_cast<float>((1 << Bits) - 1));
     if (step < kSmallestStep) step = range.span > 0 ? kSmallestStep : 0.0f;
     memcpy(out, &range.lo, 4);
     memcpy(out + 4, reinterpret_cast<const char *>(&step) + 2, 2);
     out += kHeader;
-    Quantiser<Bits> quantiser{range.lo, step > 0 ? 65536.0f / step : 0.0f, Draws(hash)};
+    Quantiser<Bits> quantiser{range.lo, step > 0 ? (1 << Draws::kBits) / step : 0.0f, Draws(hash)};
     int64_t c = 0;
     for (; c + kWords <= width; c += kWords) {
         *reinterpret_cast<U8u *>(out) = quantiser.template lanes<kWords>(x, c, later);
@@ -252,6 +248,7 @@ void pack_row(const float *x, int64_t width, uint64_t hash, const Range &range, 
             out++;
         }
     }
+    return !quantiser.nan && !any_negative(quantiser.signs);
 }
 
 // How rows arrive: written, added to what is there, or written past the caches, which need not fetch the old row then.
@@ -341,19 +338,19 @@ int64_t pack(const PackArgs &a) {
             const float *later = row(k + ahead.far < end ? k + ahead.far : k);
             if (k + ahead.near < end) Near()(row(k + ahead.near), a.width * 4);
             if (k + 1 < end) next = range_of(row(k + 1), a.width);
-            if (!range.finite) {
-                if (k < bad) bad = k;
-                continue;
-            }
             if (a.spans) a.spans[k] = range.span;
             uint8_t *out = a.out + a.offsets[k];
             const uint64_t hash = row_hash(a.key, a.ids[k]);
-            if (a.bits[k] == 8)
-                pack_row<8>(row(k), a.width, hash, range, out, later);
+            bool sound;
+            if (!std::isfinite(range.span))
+                sound = false;
+            else if (a.bits[k] == 8)
+                sound = pack_row<8>(row(k), a.width, hash, range, out, later);
             else if (a.bits[k] == 4)
-                pack_row<4>(row(k), a.width, hash, range, out, later);
+                sound = pack_row<4>(row(k), a.width, hash, range, out, later);
             else
-                pack_row<2>(row(k), a.width, hash, range, out, later);
+                sound = pack_row<2>(row(k), a.width, hash, range, out, later);
+            if (!sound && k < bad) bad = k;
         }
     }
     return bad == a.rows ? -1 : bad;

@@ -114,9 +114,23 @@ def test_no_bias_and_the_variance_of_theory(bits):
     sigma = step * (p * (1 - p)).sqrt()
     error = back.mean(0) - row.double()
     resolution = 1e-5 * abs(float(row.max()))  # float32 of the values themselves
-    assert bool((error.abs() <= 4 * sigma / draws**0.5 + step * 2**-16 + resolution).all())
+    assert bool((error.abs() <= 4 * sigma / draws**0.5 + step * 2**-reference.DRAW_BITS + resolution).all())
     found, wanted = float(back.var(0).sum()), float(sigma.square().sum())
     assert abs(found - wanted) < 0.05 * wanted
+
+
+@pytest.mark.parametrize("width", [5, 64])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_no_draw_leads_past_the_largest_integer(bits, width):
+    """Steps that bf16 holds, or all but holds: nothing is left between the largest value and the largest integer."""
+    generator = torch.Generator().manual_seed(9)
+    most, rows = (1 << bits) - 1, 200_000
+    step = (1 + torch.rand(rows, generator=generator)).bfloat16().float()
+    step *= 2.0 ** torch.randint(-60, 60, (rows,), generator=generator)
+    x = torch.zeros(rows, width)
+    x[:, 1:] = (step * most * (1 - torch.randint(3, (rows,), generator=generator) * 2.0**-24))[:, None]
+    error = (round_trip(x, bits) - x).abs().amax(1)
+    assert bool((error <= 1.01 * x.amax(1) / most).all())
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -142,7 +156,7 @@ def test_rounding_depends_on_the_vertex_not_on_its_place():
 
 
 def test_draws_are_uniform_and_independent_across_columns():
-    draws = reference.draws(torch.arange(4000), 48, 11).double() / 65536
+    draws = reference.draws(torch.arange(4000), 48, 11).double() / 2**reference.DRAW_BITS
     counts = torch.histc(draws, 16, 0, 1)
     expected = draws.numel() / 16
     assert float(((counts - expected) ** 2 / expected).sum()) < 45  # chi-squared, 15 degrees of freedom
@@ -152,11 +166,12 @@ def test_draws_are_uniform_and_independent_across_columns():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("column", [0, 5, 16, 36])
-def test_what_is_not_finite_is_named(bad, column):
+@pytest.mark.parametrize("bits_each", [2, 4, 8])
+def test_what_is_not_finite_is_named(bad, column, bits_each):
     x = torch.randn(40, 37)
     x[23, column] = bad
     x[31, column] = bad
-    bits = torch.full((40,), 4, dtype=torch.uint8)
+    bits = torch.full((40,), bits_each, dtype=torch.uint8)
     offsets, size = kernels.packed_offsets(37, bits)
     for pack in (kernels.pack, reference.pack):
         message = torch.zeros(size, dtype=torch.uint8)

@@ -37,7 +37,7 @@ def pack(
     out: Tensor,  # uint8, the message
     spans: Tensor | None = None,  # float32 [R], takes largest minus smallest of each row
 ) -> int:
-    """Writes a message; returns the first row with a value that is not finite (its place is not written), or -1."""
+    """Writes a message; returns the first row with a value that is not finite (the message is void then), or -1."""
     require(x.dim() == 2 and x.dtype == torch.float32, f"rows must be float32 [N, D], but are {x.dtype}")
     rows = x.shape[0] if index is None else index.numel()
     if index is not None:

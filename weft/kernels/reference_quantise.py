@@ -7,17 +7,18 @@ from weft.kernels.reference import _GOLDEN, _LOW32, _shift, _signed, splitmix64
 
 HEADER_BYTES = 6
 SMALLEST_STEP = 2.0**-100
+DRAW_BITS = 13  # a step is cut into 2^13: with more, the largest draw could lead past the largest integer
 
 
 def draws(ids: Tensor, width: int, key: int) -> Tensor:
-    """16 random bits for each (id, column), int64 [R, D]: halves of one hash for columns that lie 16 apart."""
+    """DRAW_BITS random bits for each (id, column), int64 [R, D]: both ends of one hash for columns 16 apart."""
     row = splitmix64(ids * _signed(_GOLDEN) + _signed(key))
     column = torch.arange(width, device=ids.device)
     v = ((row & _LOW32)[:, None] + (column // 32 * 16 + column % 16) * 0x9E3779B9) & _LOW32
     v = ((v ^ (v >> 16)) * 0x85EBCA6B) & _LOW32
     v = ((v ^ (v >> 13)) * 0xC2B2AE35) & _LOW32
     v = v ^ (v >> 16) ^ _shift(row, 32)[:, None]
-    return torch.where(column // 16 % 2 == 1, v >> 16, v & 0xFFFF)
+    return torch.where(column // 16 % 2 == 1, v >> (32 - DRAW_BITS), v & ((1 << DRAW_BITS) - 1))
 
 
 def steps(spans: Tensor, most: Tensor) -> Tensor:
@@ -41,12 +42,12 @@ def pack(
     span = hi - lo
     bad = ~torch.isfinite(x).all(1) | ~torch.isfinite(span)
     if spans is not None:
-        spans.copy_(torch.where(bad, spans, span))
+        spans.copy_(span)
     most = (1 << bits.long()) - 1
     step = steps(span, most.float())
-    factor = torch.where(step > 0, 65536.0 / step, 0.0)
+    factor = torch.where(step > 0, 2.0**DRAW_BITS / step, 0.0)
     raised = ((x - lo[:, None]) * factor[:, None]).round().to(torch.int64)
-    q = torch.minimum((raised + draws(ids, x.shape[1], key)) >> 16, most[:, None])
+    q = (raised + draws(ids, x.shape[1], key)) >> DRAW_BITS
     short_step = (step.view(torch.int32) >> 16).to(torch.int16)
     header = torch.cat([t.contiguous().view(torch.uint8).view(len(t), -1) for t in (lo, short_step)], 1)
     for b in (2, 4, 8):
