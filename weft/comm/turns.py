@@ -38,6 +38,7 @@ class Turn:
         try:
             # Gloo sends nothing before the other side receives, so a turn's messages wait for both ends' turn.
             arriving, leaving = [begin() for begin in self.receives], [begin() for begin in self.sends]
+            self.receives = self.sends = ()  # they hold the messages, which others hold for as long as they want
             for work in arriving:
                 work.wait(timeout)
             self._received.set()
@@ -78,10 +79,13 @@ class Turns:
 
     def _run(self) -> None:
         while True:
-            turns, timeout = self._queue.get()
-            for turn in turns:
-                turn.take(timeout)
-                if turn.error is not None:
-                    for other in turns:
-                        other.fail(turn.error)
-                    break
+            self._take(*self._queue.get())
+
+    @staticmethod
+    def _take(turns: list[Turn], timeout: timedelta) -> None:
+        for turn in turns:
+            turn.take(timeout)
+            if turn.error is not None:
+                for other in turns:
+                    other.fail(turn.error)
+                break
