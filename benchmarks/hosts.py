@@ -55,6 +55,9 @@ class Hosts:
                                capture_output=True)  # fmt: skip
                 if megabits is not None:
                     burst = max(16_384, int(megabits * 1e6 / 8 / 250))  # what passes in 4 ms
+                    # Larger packets would be cut into those of a wire, one by one, by the processors that are timed.
+                    _run("ip", "netns", "exec", namespace, "ip", "link", "set", "dev", device, "gso_max_size",
+                         str(min(65_536, int(burst * 0.9))))  # fmt: skip
                     _run("ip", "netns", "exec", namespace, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate",
                          f"{megabits}mbit", "burst", str(burst), "latency", "100ms")  # fmt: skip
 
