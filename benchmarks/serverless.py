@@ -229,28 +229,20 @@ SHAPES = {  # graph, hidden width, servers
 THEN = {"graph_server": "c5n.2xlarge", "weight_server": "c5n.2xlarge", "gpu_server": "p3.2xlarge"}
 
 
-def as_fast_as_here() -> Machine:
+def as_fast_as_here(bench: Bench) -> Machine:
     """A server like this machine, which gathers from memory, not from a cache, and functions like a pool's worker."""
     rows, width, degree = 1_000_000, 64, 8
     x, weight = torch.randn(rows, width), torch.randn(width, width)
     indptr = torch.arange(0, rows * degree + 1, degree)
     indices = torch.randint(0, rows, (rows * degree,), dtype=torch.int32)
-    gathering, multiplying = (
-        min(_seconds(work) for _ in range(5)) for work in (lambda: kernels.spmm(indptr, indices, x), lambda: x @ weight)
-    )
-    gather, multiply = indices.numel() * width * 4 / gathering, rows * width**2 / multiplying
+    took = bench.measure({"gather": lambda: kernels.spmm(indptr, indices, x), "multiply": lambda: x @ weight})
+    gather, multiply = indices.numel() * width * 4 / took["gather"], rows * width**2 / took["multiply"]
     return replace(calibrate(), gather=gather, multiply=multiply)
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
 
 
 def cost(bench: Bench) -> None:
     """Modelled: nothing of this size was run."""
-    machine, today = as_fast_as_here(), read_prices()
+    machine, today = as_fast_as_here(bench), read_prices()
     bench.rows.append({"case": "machine", **asdict(machine)})
     print(
         f"a server gathers {machine.gather / 1e9:.1f} GB/s and multiplies {machine.multiply / 1e9:.0f} G/s, a function "

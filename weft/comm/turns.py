@@ -83,6 +83,7 @@ class Turns:
 
     @staticmethod
     def _take(turns: list[Turn], timeout: timedelta) -> None:
+        """All turns of a round. A call of its own: what it was handed is let go when it returns, not with the next."""
         for turn in turns:
             turn.take(timeout)
             if turn.error is not None:
