@@ -28,7 +28,8 @@ class Late:
         """`arrivals`: what is waited for, one after another, and which rows are final after each."""
         self.ready = ready
         self.arrives = bool(arrivals)  # else the rest is merely put off
-        self._rest = arrivals or [(_nothing, slice(0, ready.start)), (_nothing, slice(ready.stop, num_rows))]
+        put_off = [(_nothing, slice(0, ready.start)), (_nothing, slice(ready.stop, num_rows))]
+        self._rest: Sequence[Arrival] = arrivals or put_off
         self._steps: list[Callable[[slice], object]] = []
         self._done = False
 
@@ -42,9 +43,10 @@ class Late:
         self._steps.append(step)
 
     def settle(self) -> None:
-        steps, self._steps, self._done = self._steps, [], True
+        # What is done is let go of: it holds tensors that hold this, and memory in circles comes back late.
+        steps, self._steps, rest, self._rest, self._done = self._steps, [], self._rest, (), True
         with torch.no_grad():
-            for arrive, rows in self._rest:
+            for arrive, rows in rest:
                 arrive()
                 if rows.stop > rows.start:
                     for step in steps:
