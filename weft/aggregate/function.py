@@ -26,9 +26,7 @@ class AggregateFunction(torch.autograd.Function):
 
         def aggregate() -> Aggregate:
             final = view.topology.final_rows if view._pass.may_be_late and native_for(src[0]) else None
-            waiting = view._pass.put_off
-            put_off = None if waiting is None else waiting.settle
-            done = schedules.forward(view.topology, ctx.wire, reducer, edges, dst, src, final, put_off)
+            done = schedules.forward(view.topology, ctx.wire, reducer, edges, dst, src, final, view._pass.put_off)
             return done if view._pass.tape is None else done._replace(out=done.out.detach())
 
         done: Aggregate = view.once(aggregate)

@@ -3,10 +3,10 @@
 Forward, an aggregate's first rows, those without remote in-edges, are final before anything has arrived. A late tensor
 says so; products and activations that are handed one do their work on the rows that are ready and put off the rest,
 which happens when the tensor is settled, at the next aggregation: with each arrival, on the rows that are final then,
-while others still travel. Where nothing has to arrive, rows that others wait for are the ones that are ready, and the
-rest is done once these are on their way. Backward, the gradient of rows that others have read is complete only when
-theirs has come home; the product that takes it begins with the rows that nobody else read, and goes on with those that
-are complete after each arrival.
+while others still travel. Where nothing has to arrive, the rows that leave first are the ones that are ready, and the
+rest is done once these are on their way, in the order in which others wait for it. Backward, the gradient of rows that
+others have read is complete only when theirs has come home; the product that takes it begins with the rows that nobody
+else read, and goes on with those that are complete after each arrival.
 
 Only code that knows of late tensors may be handed one, so layers say where that is so (`Layer.late_output`, `alone`).
 """
@@ -28,8 +28,7 @@ class Late:
         """`arrivals`: what is waited for, one after another, and which rows are final after each."""
         self.ready = ready
         self.arrives = bool(arrivals)  # else the rest is merely put off
-        put_off = [(_nothing, slice(0, ready.start)), (_nothing, slice(ready.stop, num_rows))]
-        self._rest: Sequence[Arrival] = arrivals or put_off
+        self._num_rows, self._arrivals = num_rows, arrivals
         self._steps: list[Callable[[slice], object]] = []
         self._done = False
 
@@ -42,15 +41,33 @@ class Late:
         """On the rows that are not ready, when they are."""
         self._steps.append(step)
 
+    def reach(self, rows: slice) -> None:
+        """What was put off is done for some rows, and for those between them and the ones that are ready."""
+        assert not self.arrives, "rows that must arrive are waited for in their order"
+        if rows.stop <= rows.start:
+            return
+        first, last = self.ready.start, self.ready.stop
+        if last <= first:
+            first = last = rows.start
+        self.ready = slice(min(first, rows.start), max(last, rows.stop))
+        self._do(slice(self.ready.start, first))
+        self._do(slice(last, self.ready.stop))
+
     def settle(self) -> None:
-        # What is done is let go of: it holds tensors that hold this, and memory in circles comes back late.
-        steps, self._steps, rest, self._rest, self._done = self._steps, [], self._rest, (), True
-        with torch.no_grad():
-            for arrive, rows in rest:
-                arrive()
-                if rows.stop > rows.start:
-                    for step in steps:
-                        step(rows)
+        self._done = True
+        if not self.arrives:
+            self.reach(slice(0, self._num_rows))
+        for arrive, rows in self._arrivals:
+            arrive()
+            self._do(rows)
+        # These hold tensors that hold this: memory that is let go of in circles comes back late.
+        self._steps, self._arrivals = [], ()
+
+    def _do(self, rows: slice) -> None:
+        if rows.stop > rows.start:
+            with torch.no_grad():
+                for step in self._steps:
+                    step(rows)
 
     @property
     def settled(self) -> bool:

@@ -5,7 +5,7 @@ nobody is further ahead of its peers than the rounds in flight.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -37,18 +37,18 @@ def forward(
     dst: Tensors,
     src: Tensors,
     final_rows: Sequence[int] | None = None,
-    put_off: Callable[[], None] | None = None,
+    put_off: Late | None = None,
 ) -> Aggregate:
     """The aggregate; with `final_rows`, of which so many first rows are final before and after each round, late.
 
-    `put_off` is what must happen to `dst` and `src` before they are read, but for the rows of `src` that are sent.
+    `put_off` is what must happen to rows of `dst` and `src` before they are read, or sent.
     """
     schedule = topology.schedule
     keeps = reducer.reads_sources and schedule.keep != "nothing"
-    fetched = _Fetcher(topology, wire, src, keep_packed=keeps and schedule.keep == "packed")
+    fetched = _Fetcher(topology, wire, src, keeps and schedule.keep == "packed", put_off)
     fetched.start(schedule.prefetch)
     if put_off is not None:
-        put_off()
+        put_off.settle()
     state = reducer.start(dst, src, edges.num_rows)
     for block, span in zip(edges.own, topology.spans, strict=True):
         reducer.absorb(state, block, _sides(topology, topology.ids[span]), dst, _cut(src, span))
@@ -143,9 +143,11 @@ def backward(
 class _Fetcher:
     """The rounds of some source tensors, started ahead and handed out in their order."""
 
-    def __init__(self, topology: Topology, wire: Wire, src: Tensors, keep_packed: bool = False) -> None:
+    def __init__(
+        self, topology: Topology, wire: Wire, src: Tensors, keep_packed: bool = False, put_off: Late | None = None
+    ) -> None:
         self._topology, self._wire, self._src = topology, wire, src
-        self._keep_packed = keep_packed
+        self._keep_packed, self._put_off = keep_packed, put_off
         self._flights: deque[list[InFlight]] = deque()
         self._started = self._finished = 0
         self.packed: Tensors = ()  # of the last round, as it travelled
@@ -155,6 +157,8 @@ class _Fetcher:
         rounds = self._topology.rounds if self._src else ()
         while self._started < min(up_to, len(rounds)):
             number, wire = self._started, self._wire
+            if self._put_off is not None and not self._put_off.settled:
+                self._put_off.reach(self._topology.sent_spans[number])
             flights = []
             for at, rows in enumerate(self._src):
                 codec = wire.forward(number, at, rows.shape[1])

@@ -5,6 +5,7 @@ round for each block of each worker's rows, taken in turn so that everybody send
 for each worker, all of them started together, is `overlapped`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -206,15 +207,11 @@ class Topology:
         return tuple(tuple(some) for some in spans)
 
     @cached_property
-    def read_rows(self) -> slice:
-        """The span of the rows that other workers read."""
-        ends = [
-            (rows.start, rows.stop) if isinstance(rows, slice) else (int(rows.min()), int(rows.max()) + 1)
-            for round in self.rounds
-            for peer, rows in enumerate(round.route.send_rows)
-            if num_rows(rows) and peer != self.comm.worker
-        ]
-        return slice(min(start for start, _ in ends), max(stop for _, stop in ends)) if ends else slice(0, 0)
+    def sent_spans(self) -> tuple[slice, ...]:
+        """Of each round, the span of the rows that leave with it."""
+        return tuple(
+            _hull(r for p, r in enumerate(round.route.send_rows) if p != self.comm.worker) for round in self.rounds
+        )
 
     def _divided(self, local: Any, remote: Any) -> Edges:
         return Edges(
@@ -367,6 +364,16 @@ def _within(rows: Rows, span: slice) -> Rows:
         return slice(start, max(start, min(rows.stop, span.stop)))
     low, high = _bounds(rows, span)
     return rows[low:high]
+
+
+def _hull(several: Iterable[Rows]) -> slice:
+    """The span in which some rows lie."""
+    ends = [
+        (rows.start, rows.stop) if isinstance(rows, slice) else (int(rows.min()), int(rows.max()) + 1)
+        for rows in several
+        if num_rows(rows)
+    ]
+    return slice(min(start for start, _ in ends), max(stop for _, stop in ends)) if ends else slice(0, 0)
 
 
 def _row_totals(edges: Edges) -> Tensor:

@@ -374,7 +374,7 @@ class GraphView:
         """Where that may be, x as a tensor of which the rows that others will want to read are worked on first."""
         if not self._pass.may_be_late or not native_for(x):
             return x
-        self._pass.latest = Late(self.topology.read_rows, x.shape[0])
+        self._pass.latest = Late(self.topology.sent_spans[0], x.shape[0])
         return mark(x.detach(), self._pass.latest)
 
     # -- running reducers ----------------------------------------------------------------------------------------
