@@ -196,10 +196,11 @@ void skip_product(const SkipProductArgs &a) {
 }
 
 void skip_reduce(const SkipReduceArgs &a) {
-    // Rows are cut into slabs whose number does not depend on the threads, so that neither do the sums.
-    constexpr int64_t kSlabs = 16, room = kReduceRows + kRoom;
+    // Rows are cut into slabs whose number does not depend on the threads, so that neither do the sums; not into many
+    // where there are few rows, as each slab has sums to clear and to add up.
+    constexpr int64_t kSlabs = 16, kSlabRows = 1024, room = kReduceRows + kRoom;
     const int64_t panels = ceil_div(a.width, kPanel), size = a.depth * panels * kPanel;
-    const int64_t blocks = ceil_div(a.rows, kReduceRows), slabs = least(blocks, kSlabs);
+    const int64_t blocks = ceil_div(a.rows, kReduceRows), slabs = least(ceil_div(a.rows, kSlabRows), kSlabs);
     std::vector<float> sums(static_cast<size_t>(slabs * size));
 #pragma omp parallel num_threads(a.threads) if (slabs > 1)
     {

@@ -21,9 +21,9 @@ def test_messages_are_let_go_once_they_are_through() -> None:
     """The thread waits for the next ones, perhaps for ever: the last ones must not lie in memory until then."""
     sent, received = torch.zeros(8), torch.zeros(8)
     held = [weakref.ref(sent), weakref.ref(received)]
-    turn = Turn([partial(begin, received)], [partial(begin, sent)])
-    turns = Turns()
-    turns.start([turn], LIMIT)
+    turn = Turn((1, 1), [partial(begin, received)], [partial(begin, sent)])
+    turns = Turns(LIMIT)
+    turns.start([turn])
     turn.wait_received(LIMIT)
     turn.wait_sent(LIMIT)
     passed = weakref.ref(turn)

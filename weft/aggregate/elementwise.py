@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from weft import kernels
-from weft.aggregate.late import Late
+from weft.aggregate.late import Late, done_early, was_early
 from weft.kernels import memory
 
 
@@ -53,14 +53,27 @@ class ReluDropout(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, bias: Tensor | None, ids: Tensor, p: float, key: int, coming: Late | None
     ) -> Tensor:
+        ctx.maker = x.grad_fn if hasattr(x.grad_fn, "early") else None  # x is overwritten, so nobody else reads it
         _in_turn(coming, lambda rows: kernels.bias_relu_dropout_(x.data[rows], bias, ids[rows], p, key))
         ctx.mark_dirty(x)
         ctx.save_for_backward(x)
-        ctx.p, ctx.has_bias = p, bias is not None
+        ctx.p, ctx.has_bias, ctx.d_bias = p, bias is not None, None
+        ctx.early = ReluDropout.early
         return x
+
+    @staticmethod
+    def early(ctx: Any, grad: Tensor, rows: slice) -> None:
+        (out,) = ctx.saved_tensors
+        share = kernels.relu_dropout_backward(grad[rows], out[rows], ctx.p, into=grad[rows])
+        if ctx.has_bias:
+            ctx.d_bias = share.sum(0) if ctx.d_bias is None else ctx.d_bias.add_(share.sum(0))
+        done_early(ctx.maker, grad, rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (out,) = ctx.saved_tensors
+        if was_early(ctx, grad):
+            d_bias, ctx.d_bias = ctx.d_bias, None
+            return grad, d_bias, None, None, None, None
         grad = kernels.relu_dropout_backward(grad.contiguous(), out, ctx.p)
         return grad, grad.sum(0) if ctx.has_bias else None, None, None, None, None

@@ -12,6 +12,7 @@ Only code that knows of late tensors may be handed one, so layers say where that
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,7 +98,10 @@ def settle(*tensors: Tensor) -> None:
 
 
 def alone(x: Tensor) -> Tensor:
-    """Promises that x, a product, goes into the next aggregation and nowhere else: its gradient may come late."""
+    """Promises that x goes into one layer, or a product into one aggregation, and nowhere else.
+
+    Then all of its gradient comes from there: it may come late, and rows of it may be used before others are there.
+    """
     setattr(x, _ALONE, True)
     return x
 
@@ -123,6 +127,28 @@ def rows_in_turn(grad: Tensor) -> Iterator[slice]:
     for arrive, spans in _gradients.pop(grad.data_ptr(), [(_nothing, [slice(0, grad.shape[0])])]):
         arrive()
         yield from spans
+
+
+# A function that can do its share of the backward pass row by row has, on the object that autograd gives it, `early`:
+# a function of that object, the gradient, and the rows to work on, which may write to the gradient.
+
+
+def maker_of(x: Tensor) -> Any:
+    """The function that made x, if it can work on its gradient as rows of it are complete; else None."""
+    return x.grad_fn if is_alone(x) and hasattr(x.grad_fn, "early") else None
+
+
+def done_early(maker: Any, grad: Tensor | None, rows: slice) -> None:
+    """Has a maker work on rows of a gradient, all of which it is handed in the end, before autograd does so."""
+    if maker is not None and grad is not None:
+        maker.early(maker, grad, rows)
+        maker.done_early = grad.data_ptr()
+
+
+def was_early(ctx: Any, grad: Tensor) -> bool:
+    """Whether this gradient has been worked on already; asked once."""
+    address, ctx.done_early = getattr(ctx, "done_early", None), None
+    return bool(address == grad.data_ptr())
 
 
 def nothing_is_late() -> None:

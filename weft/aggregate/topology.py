@@ -39,7 +39,8 @@ class Schedule:
     `rounds`: "one" takes the whole halo at once, "each" block by block. `keep`: "rows" as they arrived, "packed" as
     they travelled (where the codec packs), or "nothing": a backward pass that reads them fetches them again.
     `prefetch`: rounds in flight while one is absorbed. `blocks`: into how many each worker's rows are divided.
-    `overlap`: what can be computed without the halo is, products too, while it travels.
+    `overlap`: what can be computed without the halo is, products too, while it travels. `least_rounds`: what comes from
+    one worker is divided until there are about so many.
     """
 
     rounds: Literal["one", "each"] = "one"
@@ -47,10 +48,12 @@ class Schedule:
     prefetch: int = 1
     blocks: int = 1
     overlap: bool = False
+    least_rounds: int = 1
 
 
 MATERIALISED = Schedule()
-OVERLAPPED = Schedule(rounds="each", prefetch=1 << 30, overlap=True)  # everything sent at once, taken in as it comes
+# Everything is sent as soon as it can be, and taken in as it comes: the first rows leave early, the last leave little.
+OVERLAPPED = Schedule(rounds="each", prefetch=1 << 30, overlap=True, least_rounds=12)
 SEQUENTIAL = Schedule(rounds="each", keep="nothing")
 
 
@@ -332,6 +335,7 @@ def make_rounds(shard: Shard, comm: Communicator, route: Route, schedule: Schedu
     sizes = comm.all_gather(torch.tensor([route.num_in]), "control", "rows of every worker").flatten().tolist()
     starts = [rows.start for rows in route.recv_rows if isinstance(rows, slice)]
     rounds = []
+    pieces = max(1, schedule.least_rounds // ((comm.num_workers - 1) * schedule.blocks))
     for to, source in partners(comm.worker, comm.num_workers):
         first = starts[source]
         asked = shard.halo_rows[first : first + shard.halo_counts[source]].contiguous()
@@ -340,9 +344,10 @@ def make_rounds(shard: Shard, comm: Communicator, route: Route, schedule: Schedu
         ):
             sent = _within(route.send_rows[to], ours)
             low, high = _bounds(asked, theirs)
-            slots = slice(first + low, first + high)
-            part = route.between(to, sent, source, high - low)
-            rounds.append(Round(part, slots, shard.halo_ids[slots]))
+            for leaving, arriving in zip(_spans(num_rows(sent), pieces), _spans(high - low, pieces), strict=True):
+                slots = slice(first + low + arriving.start, first + low + arriving.stop)
+                part = route.between(to, _piece(sent, leaving), source, slots.stop - slots.start)
+                rounds.append(Round(part, slots, shard.halo_ids[slots]))
     return tuple(rounds)
 
 
@@ -374,6 +379,13 @@ def _hull(several: Iterable[Rows]) -> slice:
         if num_rows(rows)
     ]
     return slice(min(start for start, _ in ends), max(stop for _, stop in ends)) if ends else slice(0, 0)
+
+
+def _piece(rows: Rows, places: slice) -> Rows:
+    """Those of some rows that stand at consecutive places."""
+    if isinstance(rows, slice):
+        return slice(rows.start + places.start, rows.start + places.stop)
+    return rows[places]
 
 
 def _row_totals(edges: Edges) -> Tensor:

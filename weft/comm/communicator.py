@@ -217,15 +217,16 @@ class Communicator:
         """Leaves messages to a thread that starts them turn by turn, first to the next worker."""
         turns = []
         for to, by in partners(self.worker, self.num_workers):
-            turn = Turn(starts.get((True, by), []), starts.get((False, to), []))
+            turn = Turn((to, by), starts.get((True, by), []), starts.get((False, to), []))
             if turn.receives:
                 pending._receives[by] = [Waitable(turn.wait_received)]
             if turn.sends:
                 pending._sends[to] = [Waitable(turn.wait_sent)]
-            turns.append(turn)
+            if turn.receives or turn.sends:
+                turns.append(turn)
         if self._turns is None:
-            self._turns = Turns()
-        self._turns.start(turns, timedelta(seconds=self._wait_limit))
+            self._turns = Turns(timedelta(seconds=self._wait_limit))
+        self._turns.start(turns)
 
     # -- collectives --------------------------------------------------------------------------------------------
 

@@ -25,5 +25,5 @@ class GCN(Layer):
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         if weight_first(graph, x, self.num_in, self.num_out):
-            return graph.aggregate(alone(linear(x, self.weight)), "sum", "symmetric")
+            return graph.aggregate(alone(linear(x, self.weight, only=True)), "sum", "symmetric")
         return linear(graph.aggregate(x, "sum", "symmetric"), self.weight)

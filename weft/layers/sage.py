@@ -24,6 +24,6 @@ class SAGE(Layer):
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         if self.reduce != "max" and weight_first(graph, x, self.num_in, self.num_out):
-            own, messages = linear_sides(graph, x, [self.root], [self.neighbour])
+            own, messages = linear_sides(graph, x, [self.root], [self.neighbour], only=True)
             return graph.aggregate(alone(messages), self.reduce, into=own)
         return linear(graph.aggregate(x, self.reduce), self.neighbour, into=linear(graph.own(x), self.root))
