@@ -1,10 +1,12 @@
 """Messages that take their turn."""
 
+import threading
 import time
 import weakref
 from datetime import timedelta
 from functools import partial
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -33,3 +35,50 @@ def test_messages_are_let_go_once_they_are_through() -> None:
         time.sleep(0.01)
     assert passed() is None
     assert all(message() is None for message in held)
+
+
+class Message:
+    """Begins when told to, and ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.begun, self.through = threading.Event(), threading.Event()
+        self.error: RuntimeError | None = None
+
+    def __call__(self) -> Waitable:
+        self.begun.set()
+        return Waitable(self._wait)
+
+    def _wait(self, timeout: timedelta) -> None:
+        assert self.through.wait(timeout.total_seconds())
+        if self.error is not None:
+            raise self.error
+
+
+def test_messages_for_one_pair_follow_without_a_pause_and_others_wait() -> None:
+    first, second, third = Message(), Message(), Message()
+    turns = Turns(LIMIT)
+    waiting = [Turn((1, 3), [], [first]), Turn((1, 3), [], [second]), Turn((2, 2), [], [third])]
+    turns.start(waiting[:1])
+    assert first.begun.wait(LIMIT.total_seconds())
+    turns.start(waiting[1:])
+    assert second.begun.is_set(), "it is for the pair whose turn it is"
+    first.through.set()
+    waiting[0].wait_sent(LIMIT)
+    assert not third.begun.is_set(), "the pair before has a message under way"
+    second.through.set()
+    assert third.begun.wait(LIMIT.total_seconds())
+    third.through.set()
+    waiting[2].wait_sent(LIMIT)
+
+
+def test_when_a_message_fails_so_does_what_was_to_follow() -> None:
+    lost, behind, other = Message(), Message(), Message()
+    turns = Turns(LIMIT)
+    waiting = [Turn((1, 3), [lost], []), Turn((1, 3), [behind], []), Turn((2, 2), [other], [])]
+    turns.start(waiting)
+    lost.error = RuntimeError("connection closed")
+    lost.through.set()
+    for turn in waiting:
+        with pytest.raises(RuntimeError, match="connection closed"):
+            turn.wait_received(LIMIT)
+    assert not other.begun.is_set()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 Arrival = tuple[Callable[[], object], slice]  # waits for rows, and takes them in; the rows that are final then
 
-_NAME, _ALONE = "_weft_late", "_weft_alone"
+_NAME, _ALONE, _HANDED = "_weft_late", "_weft_alone", "_weft_handed"
 
 
 class Late:
@@ -98,10 +98,7 @@ def settle(*tensors: Tensor) -> None:
 
 
 def alone(x: Tensor) -> Tensor:
-    """Promises that x goes into one layer, or a product into one aggregation, and nowhere else.
-
-    Then all of its gradient comes from there: it may come late, and rows of it may be used before others are there.
-    """
+    """Promises that x, a product, goes into the next aggregation and nowhere else: its gradient may come late."""
     setattr(x, _ALONE, True)
     return x
 
@@ -129,13 +126,18 @@ def rows_in_turn(grad: Tensor) -> Iterator[slice]:
         yield from spans
 
 
+def hand_over(x: Tensor) -> None:
+    """Promises that x goes into one layer and nowhere else: all of its gradient comes from there."""
+    setattr(x, _HANDED, True)
+
+
 # A function that can do its share of the backward pass row by row has, on the object that autograd gives it, `early`:
 # a function of that object, the gradient, and the rows to work on, which may write to the gradient.
 
 
 def maker_of(x: Tensor) -> Any:
     """The function that made x, if it can work on its gradient as rows of it are complete; else None."""
-    return x.grad_fn if is_alone(x) and hasattr(x.grad_fn, "early") else None
+    return x.grad_fn if getattr(x, _HANDED, False) and hasattr(x.grad_fn, "early") else None
 
 
 def done_early(maker: Any, grad: Tensor | None, rows: slice) -> None:

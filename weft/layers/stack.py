@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from weft.aggregate import GraphView, hash_key, hash_uniform, rematerialised
-from weft.aggregate.late import alone, settle
+from weft.aggregate.late import hand_over, settle
 from weft.errors import UserError, unknown
 from weft.kernels import memory
 from weft.layers.gat import GAT, GATv2
@@ -100,7 +100,7 @@ class Stack(nn.Module):
         layer = self.layers[depth]
         if isinstance(layer, Layer):
             if depth and not self.config.residual:
-                alone(x)
+                hand_over(x)
             with graph.late_results(self._knows_late(depth)):
                 out = layer.combine(graph, x)
         else:
