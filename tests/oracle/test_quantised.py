@@ -1,5 +1,6 @@
 """Quantised rows on the wire: bytes by the formula, the same numbers under every schedule, no bias, clear refusals."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from tests.oracle.test_equivalence import stack_step
 from tests.oracle.test_volume import a_graph, spread
 from tests.workers import WorkerFailed, run_workers
 from weft.aggregate import MATERIALISED, OVERLAPPED, SEQUENTIAL, Adaptive, GraphView, Quantised, Schedule, format_named
-from weft.comm import Communicator
+from weft.comm import Channels, Communicator
 from weft.kernels import packed_bytes
 from weft.layers import ModelConfig, build_model
 from weft.partition import Shard, make_shards
@@ -145,6 +146,36 @@ def test_both_ends_agree_on_the_widths():
         for key, (leaving, _) in lanes.items():
             for peer, bits in leaving.items():
                 assert torch.equal(bits, answers[peer][key][1][worker])
+
+
+def widths_in_pieces(comm: Communicator, shards: list[Shard], rounds: int) -> Any:
+    """Of the first aggregation's rows on their way out, by peer: the bits, and into how many messages they go."""
+    schedule = replace(OVERLAPPED, least_rounds=rounds)
+    view = GraphView(shards[comm.worker], comm, format_named("adaptive", cycle=1), schedule)
+    assert isinstance(view.format, Adaptive)
+    speeds = torch.full((comm.num_workers, comm.num_workers), 1e-6, dtype=torch.float64)
+    view.format.channels = Channels(speeds, speeds)
+    torch.manual_seed(0)
+    module = build_model(ModelConfig(name="gcn", layers=2, hidden=16), 6, 5)
+    view.noise.begin(1)
+    module(view, view.shard.x).sum().backward()
+    view.format.end_epoch(1, comm)
+    found: dict[int, list[torch.Tensor]] = {}
+    for (number, _, _, direction), lane in sorted(view.format.lanes.items()):
+        if number == min(view.format.lanes)[0] and direction == "forward":
+            for peer, layout in lane.leaving.items():
+                found.setdefault(peer, []).append(layout.bits)
+    return found
+
+
+def test_widths_do_not_depend_on_the_pieces_of_a_message():
+    shards = shards_of(3)
+    whole, cut = (run_workers(widths_in_pieces, 3, shards, rounds) for rounds in (1, 8))
+    for one, other in zip(whole, cut, strict=True):
+        for peer, bits in one.items():
+            assert len(bits) == 1 and len(other[peer]) == 4
+            assert len(bits[0].unique()) > 1
+            assert torch.equal(bits[0], torch.cat(other[peer]))
 
 
 def outputs(comm: Communicator, shards: list[Shard], codec: str) -> Any:

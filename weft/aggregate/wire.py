@@ -6,6 +6,7 @@ so many epochs from the ranges that it saw.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
@@ -221,24 +222,46 @@ class Adaptive(Quantised):
         """Bits of every row that leaves this worker, of each lane by peer."""
         if self.channels is None:
             self.channels = measure_channels(comm)
-        return assign(
-            [self._problem(lane, comm, self.channels) for lane in lanes],
+        groups = self._turns(comm.num_workers - 1)
+        chosen = assign(
+            [self._problem(group, comm, self.channels) for group in groups],
             self.fidelity,
             lambda values: comm.all_reduce(values.clone(), "control", "variances"),
             lambda values: comm.all_reduce(values.clone(), "control", "times", "max"),
         )
+        bits: dict[int, list[Tensor]] = {id(lane): [] for lane in lanes}
+        for group, messages in zip(groups, chosen, strict=True):
+            for (peer, pieces), widths in zip(_by_peer(group), messages, strict=True):
+                counts = [lane.leaving[peer].bits.numel() for lane in pieces]
+                for lane, some in zip(pieces, torch.split(widths, counts), strict=True):
+                    bits[id(lane)].append(some)
+        return [bits[id(lane)] for lane in lanes]
 
-    def _problem(self, lane: Lane, comm: Communicator, channels: Channels) -> Problem:
-        if lane.direction == "forward" and not lane.importance:
-            lane.importance = _importance(lane, comm)
+    def _turns(self, num_peers: int) -> list[list[Lane]]:
+        """Lanes that go to the same peer one after another: pieces of one message, whose widths are chosen together."""
+        rounds = Counter((number, tensor, direction) for number, _, tensor, direction in self.lanes)
+        turns: dict[Key, list[Lane]] = {}
+        for key in sorted(self.lanes):
+            number, round, tensor, direction = key
+            turn = round * num_peers // rounds[number, tensor, direction]
+            turns.setdefault((number, turn, tensor, direction), []).append(self.lanes[key])
+        return list(turns.values())
+
+    def _problem(self, lanes: Sequence[Lane], comm: Communicator, channels: Channels) -> Problem:
         made = []
-        for peer in sorted(lane.leaving):
-            weights = lane.spans[peer].double().cpu().square() * (lane.width / 6)
-            if lane.direction == "forward":
-                weights *= lane.importance[peer].double().cpu()
+        for lane in lanes:
+            if lane.direction == "forward" and not lane.importance:
+                lane.importance = _importance(lane, comm)
+        for peer, pieces in _by_peer(lanes):
+            weights = torch.cat([self._weights(lane, peer) for lane in pieces])
             latency, rate = channels.latency[comm.worker, peer], channels.seconds_per_byte[comm.worker, peer]
-            made.append(Channel(weights, lane.width, float(latency), float(rate)))
+            made.append(Channel(weights, pieces[0].width, float(latency), float(rate)))
         return Problem(made)
+
+    @staticmethod
+    def _weights(lane: Lane, peer: int) -> Tensor:
+        weights = lane.spans[peer].double().cpu().square() * (lane.width / 6)
+        return weights * lane.importance[peer].double().cpu() if lane.direction == "forward" else weights
 
     # -- going on after a checkpoint ----------------------------------------------------------------------------
 
@@ -270,6 +293,12 @@ def _references(layouts: dict[int, Layout], width: int) -> dict[int, Tensor]:
         rows = memory.empty((layout.bits.numel(), width), torch.float32, layout.bits.device)
         made[peer] = rows.zero_()
     return made
+
+
+def _by_peer(lanes: Sequence[Lane]) -> list[tuple[int, list[Lane]]]:
+    """The lanes in which rows leave for each peer."""
+    peers = sorted({peer for lane in lanes for peer in lane.leaving})
+    return [(peer, [lane for lane in lanes if peer in lane.leaving]) for peer in peers]
 
 
 def _importance(lane: Lane, comm: Communicator) -> dict[int, Tensor]:
