@@ -9,12 +9,13 @@
   for every tensor step; what counts is the share of those waits by which an epoch with staleness 0 does not take longer
   than one without any, in the median of such pairs. The bar is 60 %.
 - staleness: epochs until validation accuracy reaches a target, in order and with staleness 0, 1 and 2, on
-  `coauthor-physics` and `synthetic:arxiv` (4 servers' worth of intervals in one process).
+  `coauthor-physics` and `synthetic:arxiv`, 16 intervals, a pool of 4 workers that wait 20 ms before they answer.
 - gather: numbers gathered in an epoch, by what the stages of a model say, against the original's order of operations
   (aggregate first, every epoch) on Reddit's shape. The bar is 5x.
-- cost: an epoch of the original's four graphs' shapes on as many servers as it used, modelled by the simulator with
-  servers as fast as this machine and functions as fast as a pool's worker on it: CPU servers, all products in
-  functions, GPU servers, at the prices of that time and at today's. Modelled figures, all of them.
+- cost: an epoch of the original's four graphs' shapes on as many servers as it used, of the types that it used and of
+  today's, modelled by the simulator with servers as fast as this machine (twice as fast where they were twice as large)
+  and functions as fast as a pool's worker on it: CPU servers, all products in functions, GPU servers. Modelled figures,
+  all of them.
 """
 
 import os
@@ -22,7 +23,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -59,6 +60,7 @@ HIDES, FEWER = 60.0, 5.0  # per cent; times
 INTERVALS = 16
 LATENCY_GRAPH = "synthetic:arxiv?nodes=60000"
 WAITS_MS = (20, 100)
+STALE_WORKERS, STALE_DELAY_MS = 4, 20
 REDDIT = {"features": 602, "hidden": 128, "classes": 41}
 
 
@@ -192,7 +194,10 @@ def staleness(bench: Bench, quick: bool) -> None:
             continue
         target, most = (0.4, 8) if quick else (case["target"], case["most"])
         for bound in ("pipe", 0, 1, 2):
-            config = ExecutorConfig(intervals=INTERVALS, staleness=bound)
+            config = ExecutorConfig(
+                name="pool", intervals=INTERVALS, workers=STALE_WORKERS, placement="functions", staleness=bound,
+                delay_ms=STALE_DELAY_MS, hedge=0.0,
+            )  # fmt: skip
             run = Run(data, case["model"], case["lr"], config, most)
             took, value = None, 0.0
             for epoch in range(1, most + 1):
@@ -220,13 +225,24 @@ def gather(bench: Bench) -> None:
     bench.bar("gather work against the original's order", original / ours, FEWER)
 
 
-SHAPES = {  # graph, hidden width, servers
-    "Reddit-small": (Graph("Reddit-small", 233e3, 114.8e6, 602, 41, remote=1.0), 128, 2),
-    "Reddit-large": (Graph("Reddit-large", 1.1e6, 1.3e9, 301, 50, remote=4.0), 128, 12),
-    "Amazon": (Graph("Amazon", 9.2e6, 313.9e6, 300, 25, remote=2.0), 64, 8),
-    "Friendster": (Graph("Friendster", 65.6e6, 3.6e9, 32, 50, remote=4.0), 64, 32),
-}
-THEN = {"graph_server": "c5n.2xlarge", "weight_server": "c5n.2xlarge", "gpu_server": "p3.2xlarge"}
+class Shape(NamedTuple):
+    """One of the original's graphs, and what its artifact's scripts run it on."""
+
+    graph: Graph
+    hidden: int
+    servers: int
+    then: str  # the servers' type
+    today: str = "c7g.2xlarge"
+    size: int = 1  # servers have so many times the processors of the others
+
+
+SHAPES = (
+    Shape(Graph("Reddit-small", 233e3, 114.8e6, 602, 41, remote=1.0), 128, 2, "c5.2xlarge"),
+    Shape(Graph("Reddit-large", 1.1e6, 1.3e9, 301, 50, remote=4.0), 128, 12, "c5n.2xlarge"),
+    Shape(Graph("Amazon", 9.2e6, 313.9e6, 300, 25, remote=2.0), 64, 8, "c5n.2xlarge"),
+    Shape(Graph("Friendster", 65.6e6, 3.6e9, 32, 50, remote=4.0), 64, 32, "c5n.4xlarge", "c7g.4xlarge", size=2),
+)
+GPUS_THEN = "p3.2xlarge"
 
 
 def as_fast_as_here(bench: Bench) -> Machine:
@@ -248,18 +264,24 @@ def cost(bench: Bench) -> None:
         f"a server gathers {machine.gather / 1e9:.1f} GB/s and multiplies {machine.multiply / 1e9:.0f} G/s, a function "
         f"{machine.function_multiply / 1e9:.0f} G/s; links of {machine.link * 8e-9:.0f} Gb/s"
     )
-    for prices, when in ((today.model_copy(update=THEN), "then"), (today, "today")):
-        print(f"modelled, prices of servers {when}: {prices.graph_server}, {prices.gpu_server}")
-        for name, (graph, hidden, servers) in SHAPES.items():
-            places = compare(graph, gcn(graph, hidden), servers, machine, prices)
+    for when in ("then", "today"):
+        print(f"modelled, prices of servers {when}")
+        for shape in SHAPES:
+            prices = today.model_copy(
+                update={"graph_server": shape.then, "gpu_server": GPUS_THEN}
+                if when == "then"
+                else {"graph_server": shape.today}
+            )
+            larger = replace(machine, gather=machine.gather * shape.size, multiply=machine.multiply * shape.size)
+            places = compare(shape.graph, gcn(shape.graph, shape.hidden), shape.servers, larger, prices)
             for place in places:
-                bench.rows.append({"case": f"{name}, {when}", **place.described()})
+                bench.rows.append({"case": f"{shape.graph.name}, {when}", **place.described()})
             values = [place.cost.value / places[0].cost.value for place in places]
             cells = [
                 f"{place.label} {place.played.seconds:7.2f} s ${place.cost.total:.5f} value {value:5.2f}"
                 for place, value in zip(places, values, strict=True)
             ]
-            print(f"{name:<13} {servers:2d} servers   " + "   ".join(cells), flush=True)
+            print(f"{shape.graph.name:<13} {shape.servers:2d} {prices.graph_server}   " + "   ".join(cells), flush=True)
 
 
 def main() -> int:

@@ -5,6 +5,7 @@ import torch
 
 from tests.serverless.cases import CASES, build, pipelined, some_shards, whole_pass
 from tests.workers import run_workers
+from weft.comm import Communicator
 from weft.serverless.settings import ExecutorConfig
 
 EPOCHS = 4
@@ -67,6 +68,15 @@ def test_stale_runs_go_on(staleness):
     stale = run_workers(pipelined, 3, shards, case, 40, ExecutorConfig(intervals=4, staleness=staleness))[0]["losses"]
     assert exact[-1] < 0.8 * exact[0] and stale[-1] < 0.9 * stale[0]
     assert stale != exact
+
+
+def test_where_nobody_would_be_idle_weights_are_not_old():
+    """One process does everything: to run ahead of the weights would save nothing, whatever the bound allows."""
+    alone, shards = Communicator.alone(), some_shards(1)
+    runs = [
+        pipelined(alone, shards, CASES["gcn"], EPOCHS, ExecutorConfig(intervals=4, staleness=bound)) for bound in (0, 2)
+    ]
+    assert runs[0]["losses"] == runs[1]["losses"]
 
 
 def test_settles():

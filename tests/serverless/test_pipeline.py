@@ -87,6 +87,25 @@ def test_a_scheduler_that_does_not_wait_is_caught() -> None:
     assert pipeline.check_ages(0, step) == {Spot(1, 0): 1}
 
 
+def test_intervals_run_ahead_of_the_weights_only_as_many_as_told() -> None:
+    pipeline = Pipeline(0, epoch_steps(1), Bound(1), 3, [set()] * 3, [set()] * 3)
+
+    def begun(ahead: int | None) -> list[tuple[int, int]]:
+        return [(interval, epoch) for interval, epoch, _ in pipeline.ready(ahead)]
+
+    assert begun(0) == [(0, 1), (1, 1), (2, 1)]  # nothing is missing from the weights of the first
+    for interval in range(3):
+        pipeline.finish(interval)
+    assert begun(0) == []
+    assert begun(2) == [(0, 2), (1, 2)]
+    assert begun(None) == [(2, 2)]
+    for interval in range(3):
+        pipeline.finish(interval)
+    assert begun(None) == []  # the update of the first epoch, which the bound asks for, is missing
+    pipeline.updated(2)
+    assert begun(0) == [(0, 3), (1, 3), (2, 3)]
+
+
 def test_exact_from_an_epoch_on() -> None:
     bound = Bound(2, exact_from=5)
     assert [bound.oldest(epoch) for epoch in (1, 2, 4, 5, 6)] == [1, 1, 1, 5, 6]

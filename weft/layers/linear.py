@@ -24,7 +24,7 @@ def bias(width: int, wanted: bool = True) -> nn.Parameter | None:
 
 
 def linear(x: Tensor, matrix: Tensor, into: Tensor | None = None, only: bool = False) -> Tensor:
-    """x [N, in] @ matrix [out, in]^T in the precision of x; with `into`, added there in place.
+    """x [N, in] @ matrix [out, in]^T in the precision of x; with `into`, which nobody else reads, added there in place.
 
     `only`: nothing else in the layer reads x.
     """

@@ -10,6 +10,9 @@ With staleness None ("pipe") rows must be of epoch e itself: every layer waits f
 those of the whole graph at once. S = 0 drops that barrier, so that rows of the epoch before may be read. Nothing of an
 epoch before the first one is ever read.
 
+Old weights make a run need more epochs, so a server lets intervals begin an epoch with them only while somebody would
+have nothing to do otherwise (`ahead`).
+
 Nothing here knows of time, threads or tensors: a server drives it, and so does the simulator.
 """
 
@@ -133,16 +136,23 @@ class Pipeline:
     def done(self) -> bool:
         return all(progress.epoch > self.last_epoch for progress in self._progress)
 
-    def ready(self) -> list[tuple[int, int, Step]]:
-        """(interval, epoch, step) of all that can run now, those furthest behind first; they count as running."""
+    def ready(self, ahead: int | None = None) -> list[tuple[int, int, Step]]:
+        """(interval, epoch, step) of all that can run now, those furthest behind first; they count as running.
+
+        `ahead`: how many intervals at most may begin an epoch with weights that lack the update of the one before.
+        """
         found = []
         for interval, progress in enumerate(self._progress):
             if progress.running or progress.epoch > self.last_epoch:
                 continue
             step = self.steps[progress.at]
-            if self._may_run(interval, progress, step):
-                progress.running = True
-                found.append((interval, progress.epoch, step))
+            runs_ahead = progress.at == 0 and self.updates < progress.epoch - 1
+            if (runs_ahead and ahead == 0) or not self._may_run(interval, progress, step):
+                continue
+            if runs_ahead and ahead is not None:
+                ahead -= 1
+            progress.running = True
+            found.append((interval, progress.epoch, step))
         return sorted(found, key=lambda one: (one[1], self._progress[one[0]].at, one[0]))
 
     def finish(self, interval: int) -> bool:

@@ -157,19 +157,26 @@ class Server:
         while self.weights.epoch < epoch:
             if self._take_update():
                 continue
-            for interval, at, step in self._pipeline.ready():
+            begun = self._pipeline.ready(ahead=0) or self._pipeline.ready(self._idle())
+            for interval, at, step in begun:
                 if step.kind in TENSOR_KINDS:
                     self._submit(interval, at, step)
                 else:
                     self._graph_tasks.append((interval, at, step))
             self._look_at_queue()
-            if self._hear(wait=not self._graph_tasks):
+            if self._hear(wait=not begun and not self._graph_tasks):
                 continue
             if self._graph_tasks:
                 interval, at, step = self._graph_tasks.popleft()
                 started = time.perf_counter()
                 self._do(interval, at, step)
                 self.seconds["graph"] += time.perf_counter() - started
+
+    def _idle(self) -> int:
+        """How many attempts more could fly: so many intervals may go on with weights that lack an update."""
+        if self._graph_tasks or self._dispatcher.queued:
+            return 0
+        return max(0, self._dispatcher.allowed - self._dispatcher.busy)
 
     def settle(self, epoch: int) -> None:
         """Nothing stale is read from this epoch on."""

@@ -146,13 +146,24 @@ class _Play:
         heapq.heappush(self._events, (when, self._count, then))
 
     def _start(self) -> None:
-        for interval, epoch, step in self._pipeline.ready():
-            if step.kind in TENSOR_KINDS and self._functions:
-                self._queue.append((interval, epoch, step))
-            else:
-                self._here(interval, epoch, step)
+        self._send()
+        while begun := self._pipeline.ready(ahead=0) or self._pipeline.ready(self._unoccupied()):
+            for interval, epoch, step in begun:
+                if step.kind in TENSOR_KINDS and self._functions:
+                    self._queue.append((interval, epoch, step))
+                else:
+                    self._here(interval, epoch, step)
+            self._send()
+
+    def _send(self) -> None:
         while self._queue and self._idle:
             self._there(*self._queue.pop(0))
+
+    def _unoccupied(self) -> int:
+        """How many tasks more somebody could work on, as a server sees it."""
+        if self._queue:
+            return 0
+        return len(self._idle) if self._functions else int(self._processor <= self._now)
 
     def _here(self, interval: int, epoch: int, step: Step) -> None:
         """On the server's own processors, one step after another; rows for others leave by its link."""
