@@ -91,6 +91,11 @@ class Dispatcher:
         """Attempts under way."""
         return self._flying
 
+    @property
+    def idle(self) -> int:
+        """Workers that have nothing to do, not even something on its way to them."""
+        return 0 if self._queue else max(0, self.allowed // 2 - self._flying)
+
     def scale(self, workers: int) -> None:
         """Wants so many workers, each of which gets two attempts: one to work on, one that travels meanwhile."""
         if 2 * workers != self._most:

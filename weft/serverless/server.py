@@ -173,10 +173,8 @@ class Server:
                 self.seconds["graph"] += time.perf_counter() - started
 
     def _idle(self) -> int:
-        """How many attempts more could fly: so many intervals may go on with weights that lack an update."""
-        if self._graph_tasks or self._dispatcher.queued:
-            return 0
-        return max(0, self._dispatcher.allowed - self._dispatcher.busy)
+        """How many functions have nothing to do: so many intervals may go on with weights that lack an update."""
+        return 0 if self._graph_tasks else self._dispatcher.idle
 
     def settle(self, epoch: int) -> None:
         """Nothing stale is read from this epoch on."""
