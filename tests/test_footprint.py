@@ -41,17 +41,17 @@ def train(parts: Path, run: Path, kib: int, *options: str) -> subprocess.Complet
 def test_sequential_trains_where_materialised_does_not_fit(tmp_path):
     partition(SPEC, 4, tmp_path / "parts", method="random")
     wide = ["--workers", "4", "--model", "gat", "--set", "model.hidden=256", "--set", "model.heads=4"]
-    refused = train(tmp_path / "parts", tmp_path / "refused", 700_000, *wide)
+    refused = train(tmp_path / "parts", tmp_path / "refused", 640_000, *wide)
     assert refused.returncode != 0
     assert "schedule materialised needs about" in refused.stderr and "ulimit -d leaves" in refused.stderr
     assert "schedule sequential (--strategy sar) needs about" in refused.stderr
     assert not (tmp_path / "refused" / "summary.json").exists()
 
-    insisting = train(tmp_path / "parts", tmp_path / "failed", 700_000, *wide, "--set", "memory.check=false")
+    insisting = train(tmp_path / "parts", tmp_path / "failed", 640_000, *wide, "--set", "memory.check=false")
     assert insisting.returncode != 0
     assert "memory ran out: schedule materialised needs about" in insisting.stderr, insisting.stderr
 
-    thrifty = train(tmp_path / "parts", tmp_path / "run", 700_000, *wide, "--strategy", "sar")
+    thrifty = train(tmp_path / "parts", tmp_path / "run", 640_000, *wide, "--strategy", "sar")
     assert thrifty.returncode == 0, thrifty.stderr
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
 
@@ -90,4 +90,5 @@ def test_limits_and_failures_are_recognised():
     assert memory_limit(1).num_bytes >= 2 * memory_limit(4).num_bytes
     assert ran_out(MemoryError()) and ran_out(OSError(12, "Cannot allocate memory"))
     assert ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"))
+    assert ran_out(RuntimeError("can't start new thread"))
     assert not ran_out(RuntimeError("shapes differ")) and not ran_out(OSError(2, "No such file"))

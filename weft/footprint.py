@@ -100,6 +100,9 @@ def explain_failure(error: BaseException, load: Load, exchange: ExchangeConfig, 
     )
 
 
+_NO_MEMORY = ("can't allocate memory", "bad_alloc", "can't start new thread")  # a thread's stack is memory, too
+
+
 def ran_out(error: BaseException) -> bool:
     """Whether an error is a failed allocation, whoever reports it."""
     if isinstance(error, MemoryError):
@@ -107,7 +110,7 @@ def ran_out(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno == 12
     text = str(error)
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "bad_alloc" in text)
+    return isinstance(error, RuntimeError) and any(words in text for words in _NO_MEMORY)
 
 
 def _advice(load: Load, exchange: ExchangeConfig, memory: MemoryConfig) -> str:
