@@ -41,7 +41,7 @@ def test_what_has_arrived_holds_nothing():
     """Tensors, what they wait for, and what that works on are a circle: it ends with the last arrival."""
     x = torch.zeros(4, 2)
     late = Late(slice(0, 2), 4, [(partial(x.add_, 1), slice(2, 4))])
-    mark(x, late).requires_grad_(False)
+    mark(x, late)
     late.then(lambda rows, x=x: x[rows].mul_(2))
     gc.collect()
     gc.disable()

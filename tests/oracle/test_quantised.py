@@ -150,7 +150,7 @@ def test_both_ends_agree_on_the_widths():
 
 def widths_in_pieces(comm: Communicator, shards: list[Shard], rounds: int) -> Any:
     """Of the first aggregation's rows on their way out, by peer: the bits, and into how many messages they go."""
-    schedule = replace(OVERLAPPED, least_rounds=rounds)
+    schedule = replace(OVERLAPPED, target_rounds=rounds)
     view = GraphView(shards[comm.worker], comm, format_named("adaptive", cycle=1), schedule)
     assert isinstance(view.format, Adaptive)
     speeds = torch.full((comm.num_workers, comm.num_workers), 1e-6, dtype=torch.float64)

@@ -157,7 +157,7 @@ class _Fetcher:
         rounds = self._topology.rounds if self._src else ()
         while self._started < min(up_to, len(rounds)):
             number, wire = self._started, self._wire
-            if self._put_off is not None and not self._put_off.settled:
+            if self._put_off is not None:
                 self._put_off.reach(self._topology.sent_spans[number])
             flights = []
             for at, rows in enumerate(self._src):

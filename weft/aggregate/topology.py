@@ -39,8 +39,8 @@ class Schedule:
     `rounds`: "one" takes the whole halo at once, "each" block by block. `keep`: "rows" as they arrived, "packed" as
     they travelled (where the codec packs), or "nothing": a backward pass that reads them fetches them again.
     `prefetch`: rounds in flight while one is absorbed. `blocks`: into how many each worker's rows are divided.
-    `overlap`: what can be computed without the halo is, products too, while it travels. `least_rounds`: what comes from
-    one worker is divided until there are about so many.
+    `overlap`: what can be computed without the halo is, products too, while it travels. `target_rounds`: what comes
+    from one worker is divided until there are about so many.
     """
 
     rounds: Literal["one", "each"] = "one"
@@ -48,12 +48,12 @@ class Schedule:
     prefetch: int = 1
     blocks: int = 1
     overlap: bool = False
-    least_rounds: int = 1
+    target_rounds: int = 1
 
 
 MATERIALISED = Schedule()
 # Everything is sent as soon as it can be, and taken in as it comes: the first rows leave early, the last leave little.
-OVERLAPPED = Schedule(rounds="each", prefetch=1 << 30, overlap=True, least_rounds=12)
+OVERLAPPED = Schedule(rounds="each", prefetch=1 << 30, overlap=True, target_rounds=12)
 SEQUENTIAL = Schedule(rounds="each", keep="nothing")
 
 
@@ -335,7 +335,7 @@ def make_rounds(shard: Shard, comm: Communicator, route: Route, schedule: Schedu
     sizes = comm.all_gather(torch.tensor([route.num_in]), "control", "rows of every worker").flatten().tolist()
     starts = [rows.start for rows in route.recv_rows if isinstance(rows, slice)]
     rounds = []
-    pieces = max(1, schedule.least_rounds // ((comm.num_workers - 1) * schedule.blocks))
+    pieces = max(1, schedule.target_rounds // ((comm.num_workers - 1) * schedule.blocks))
     for to, source in partners(comm.worker, comm.num_workers):
         first = starts[source]
         asked = shard.halo_rows[first : first + shard.halo_counts[source]].contiguous()
