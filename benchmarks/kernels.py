@@ -4,8 +4,9 @@
 
 SpMM runs beside torch, DGL and SciPy on two graphs of ogbn-arxiv's size, one with communities and one without; every
 side returns a fresh output under the same allocator. The other kernels stand beside their byte limit: what they
-must read and write at least, at the speed of a plain copy. Gathered rows may lie in cache, and what is only read or
-written past the caches costs less than a copy, so a share above 1 is possible.
+must read and write at least, at the speed of a plain copy. Gathered rows may lie in cache. A copy also fetches the
+lines that it overwrites, which its bytes do not count: what is only read, written past the caches or added in place
+costs less, so a share above 1 is possible. Such kernels stand beside torch's own pass of the same kind as well.
 """
 
 import importlib.util
@@ -153,19 +154,16 @@ def beside_limit(
     call: Callable[[], object],
     num_bytes: float,
     copy: PlainCopy,
-    same_rows: RowCopy | None = None,
+    others: Sides | None = None,
 ) -> float:
     """One kernel: its time, the bytes it must move, and what share of a plain copy's speed, timed in turn, that is.
 
-    Given a copy of the rows that it takes through an index, the row says how fast it goes through them against that.
+    `others` are passes over the same rows, by what the row calls the kernel's speed against theirs.
     """
-    sides: Sides = {"ours": call, "copy": copy}
-    sides = sides if same_rows is None else sides | {"rows": same_rows}
-    seconds = bench.measure(sides, rounds=9, seconds_a_sample=SAMPLE_SECONDS)
+    others = others or {}
+    seconds = bench.measure({"ours": call, "copy": copy, **others}, rounds=9, seconds_a_sample=SAMPLE_SECONDS)
     rate, copying = num_bytes / seconds["ours"] / 1e9, copy.num_bytes / seconds["copy"] / 1e9
-    more = {"share_of_copy": rate / copying}
-    if same_rows is not None:
-        more["rows_against_copying_them"] = seconds["rows"] / seconds["ours"]
+    more = {"share_of_copy": rate / copying, **{name: seconds[name] / seconds["ours"] for name in others}}
     bench.row(case, {"ours": seconds["ours"]}, megabytes=num_bytes / 1e6, gb_per_second=rate, **more)
     return rate / copying
 
@@ -262,7 +260,8 @@ def quantise(bench: Bench, copy: PlainCopy, num: int = 169_343, width: int = 256
     draw = torch.Generator().manual_seed(4)
     x, out = torch.randn(num, width, generator=draw), torch.zeros(num, width)
     index = torch.randperm(num, generator=draw)[: num // 2].sort().values  # the rows that others need, in order
-    same_rows = RowCopy(x, index)
+    copy_rows: Sides = {"rows_against_copying_them": RowCopy(x, index)}
+    in_place: Sides = {"against_adding_in_place": lambda: out.add_(1.0)}
     for bits in (2, 4, 8):
         for taken, how in ((None, "all rows"), (index, "half of them, gathered")):
             rows = num if taken is None else taken.numel()
@@ -285,7 +284,8 @@ def quantise(bench: Bench, copy: PlainCopy, num: int = 169_343, width: int = 256
             case = f"quantise: {bits} bits, {how}"
             for name, call, more in (("pack", pack, 0), ("unpack", unpack, 0), ("unpack + add", unpack_add, 1)):
                 size = moved + more * rows * width * 4
-                share = beside_limit(bench, f"{case}, {name}", call, size, copy, None if taken is None else same_rows)
+                others = copy_rows if taken is not None else in_place if more else None
+                share = beside_limit(bench, f"{case}, {name}", call, size, copy, others)
                 bench.bar(f"{case}, {name}: share of a copy's bandwidth", share, COPY_BAR, unit="")
 
 
