@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
 
-from tests.oracle.test_equivalence import stack_step
+from tests.oracle.test_equivalence import slow, stack_step
 from tests.oracle.test_volume import a_graph, spread
+from tests.partition.drawn import cut_graphs, graph_of
 from tests.workers import WorkerFailed, run_workers
 from weft.aggregate import MATERIALISED, OVERLAPPED, SEQUENTIAL, Adaptive, GraphView, Quantised, Schedule, format_named
 from weft.comm import Channels, Communicator
@@ -125,13 +127,14 @@ def test_differences_to_the_last_rows_lose_less_and_less():
         assert errors[0] > 0.05 and errors[-1] < 1e-4, errors
 
 
-def widths_at_both_ends(comm: Communicator, shards: list[Shard]) -> Any:
-    view = GraphView(shards[comm.worker], comm, format_named("adaptive", cycle=1))
+def widths_at_both_ends(comm: Communicator, shards: list[Shard], schedule: Schedule, epochs: int) -> Any:
+    view = GraphView(shards[comm.worker], comm, format_named("adaptive", cycle=1), schedule)
     torch.manual_seed(0)
     module = build_model(ModelConfig(name="sage", layers=3, hidden=16), 6, 5)
-    for epoch in (1, 2):
+    rows = torch.randn(view.shard.num_global_nodes, 6, generator=torch.Generator().manual_seed(1))
+    for epoch in range(1, epochs + 1):
         view.noise.begin(epoch)
-        module(view, view.shard.x).sum().backward()
+        module(view, rows[view.global_ids]).sum().backward()
         assert isinstance(view.format, Adaptive)
         assert view.format.end_epoch(epoch, comm) is not None
     return {
@@ -140,12 +143,40 @@ def widths_at_both_ends(comm: Communicator, shards: list[Shard]) -> Any:
     }
 
 
-def test_both_ends_agree_on_the_widths():
-    answers = run_workers(widths_at_both_ends, 4, shards_of(4))
+def check_both_ends(shards: list[Shard], schedule: Schedule, epochs: int) -> int:
+    """That senders and receivers agree on the width of every row; how many rows there are."""
+    answers, rows = run_workers(widths_at_both_ends, len(shards), shards, schedule, epochs), 0
     for worker, lanes in enumerate(answers):
         for key, (leaving, _) in lanes.items():
             for peer, bits in leaving.items():
                 assert torch.equal(bits, answers[peer][key][1][worker])
+                rows += bits.numel()
+    return rows
+
+
+@pytest.mark.parametrize("schedule", [MATERIALISED, OVERLAPPED], ids=["materialised", "overlapped"])
+def test_both_ends_agree_on_the_widths(schedule):
+    assert check_both_ends(shards_of(4), schedule, 2) > 0
+
+
+@pytest.mark.parametrize("schedule", [MATERIALISED, OVERLAPPED], ids=["materialised", "overlapped"])
+def test_widths_of_rows_that_go_one_way_only(schedule):
+    """Worker 1 reads rows of worker 0 and sends none: time and again, it has nothing to choose."""
+    graph = graph_of(6, [(0, 3), (1, 4), (2, 5), (0, 4)], weighted=False)
+    shards = make_shards(graph, torch.tensor([0, 0, 0, 1, 1, 1], dtype=torch.int32), 2)
+    assert check_both_ends(shards, schedule, 3) > 0
+
+
+@pytest.mark.parametrize("num_workers", [2, 3, 4])
+def test_widths_on_drawn_graphs(num_workers):
+    @slow
+    @given(cut_graphs(max_parts=num_workers))
+    def run(cut: Any) -> None:
+        graph, owner, _ = cut
+        if graph.num_nodes:
+            check_both_ends(make_shards(graph, owner, num_workers), OVERLAPPED, 3)
+
+    run()
 
 
 def widths_in_pieces(comm: Communicator, shards: list[Shard], rounds: int) -> Any:

@@ -98,7 +98,7 @@ class Lane:
     linear: bool
     degrees: Tensor  # of the vertices that the messages reach
     spans: dict[int, Tensor] = field(default_factory=dict)
-    importance: dict[int, Tensor] = field(default_factory=dict)  # by peer, of each row: sum of squared coefficients
+    importance: dict[int, Tensor] | None = None  # by peer, of each row: sum of squared coefficients, once asked for
     sent: dict[int, Tensor] = field(default_factory=dict)
     received: dict[int, Tensor] = field(default_factory=dict)
 
@@ -250,7 +250,7 @@ class Adaptive(Quantised):
     def _problem(self, lanes: Sequence[Lane], comm: Communicator, channels: Channels) -> Problem:
         made = []
         for lane in lanes:
-            if lane.direction == "forward" and not lane.importance:
+            if lane.direction == "forward" and lane.importance is None:
                 lane.importance = _importance(lane, comm)
         for peer, pieces in _by_peer(lanes):
             weights = torch.cat([self._weights(lane, peer) for lane in pieces])
@@ -261,7 +261,7 @@ class Adaptive(Quantised):
     @staticmethod
     def _weights(lane: Lane, peer: int) -> Tensor:
         weights = lane.spans[peer].double().cpu().square() * (lane.width / 6)
-        return weights * lane.importance[peer].double().cpu() if lane.direction == "forward" else weights
+        return weights if lane.importance is None else weights * lane.importance[peer].double().cpu()
 
     # -- going on after a checkpoint ----------------------------------------------------------------------------
 
