@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from weft.aggregate.widths import ERROR, Channel, Problem, assign
+from weft.aggregate.widths import ERROR, Channel, assign
 from weft.kernels import packed_bytes
 
 
@@ -51,7 +51,7 @@ def objective(channels: list[Channel], fidelity: float, bits: list[list[int]]) -
 def test_as_good_as_exhaustive_search(seed):
     channels, fidelity = draw_channels(seed)
     sizes = [c.weights.numel() for c in channels]
-    found = [bits.tolist() for bits in assign([Problem(channels)], fidelity)[0]]
+    found = [bits.tolist() for bits in assign([channels], fidelity)[0]]
     assert [len(bits) for bits in found] == sizes
 
     def split(flat: tuple[int, ...]) -> list[list[int]]:
@@ -69,16 +69,16 @@ def test_the_order_of_messages_does_not_matter():
         Channel(c.weights[order], c.width, c.latency, c.seconds_per_byte)
         for c, order in zip(channels, orders, strict=True)
     ]
-    plain, other = assign([Problem(channels), Problem(shuffled)], fidelity)
+    plain, other = assign([channels, shuffled], fidelity)
     for bits, mixed, order in zip(plain, other, orders, strict=True):
         assert torch.equal(bits[order], mixed)
 
 
 def test_what_fidelity_means():
     channels = [Channel(torch.rand(50, dtype=torch.float64) + 0.1, 64, 1e-4, 1e-8)]
-    assert set(assign([Problem(channels)], 0.0)[0][0].tolist()) == {2}
-    assert set(assign([Problem(channels)], 1.0)[0][0].tolist()) == {8}
-    between = assign([Problem(channels)], 0.5)[0][0]
+    assert set(assign([channels], 0.0)[0][0].tolist()) == {2}
+    assert set(assign([channels], 1.0)[0][0].tolist()) == {8}
+    between = assign([channels], 0.5)[0][0]
     weights, bits = channels[0].weights, between.int()
     order = torch.argsort(weights)
     assert bool((bits[order][1:] >= bits[order][:-1]).all()), "rows of more weight have fewer bits than others"
@@ -86,39 +86,32 @@ def test_what_fidelity_means():
 
 def test_a_slow_channel_gets_fewer_bits():
     weights = torch.ones(100, dtype=torch.float64)
-    fast, slow = assign([Problem([Channel(weights, 64, 0.0, 1e-9), Channel(weights, 64, 0.0, 1e-8)])], 0.5)[0]
+    fast, slow = assign([[Channel(weights, 64, 0.0, 1e-9), Channel(weights, 64, 0.0, 1e-8)]], 0.5)[0]
     assert fast.float().mean() > slow.float().mean()
 
 
 def test_rows_that_do_not_vary_get_the_fewest_bits():
-    assert set(
-        assign([Problem([Channel(torch.zeros(9, dtype=torch.float64), 64, 0.0, 1e-8)])], 0.5)[0][0].tolist()
-    ) == {2}
+    assert set(assign([[Channel(torch.zeros(9, dtype=torch.float64), 64, 0.0, 1e-8)]], 0.5)[0][0].tolist()) == {2}
 
 
 def test_workers_decide_together():
-    """Two workers with a channel each come to what one with both would, given only sums and maxima."""
+    """Two workers with a channel each come to what one with both would."""
     first, second = draw_channels(11, count=1, most_rows=50)[0], draw_channels(12, count=1, most_rows=50)[0]
     second = [Channel(c.weights, first[0].width, c.latency, c.seconds_per_byte) for c in second]
-    together = assign([Problem(first + second)], 0.5)[0]
+    together = assign([first + second], 0.5)[0]
     from threading import Barrier, Thread
 
     barrier, board, results = Barrier(2), [None, None], [None, None]
 
-    def combine(me, how):
-        def call(values):
+    def run(me, channels):
+        def gather(values):
             board[me] = values
             barrier.wait()
-            answer = how(torch.stack(board))
+            answer = torch.stack(board)
             barrier.wait()
             return answer
 
-        return call
-
-    def run(me, channels):
-        results[me] = assign(
-            [Problem(channels)], 0.5, combine(me, lambda both: both.sum(0)), combine(me, lambda both: both.amax(0))
-        )[0]
+        results[me] = assign([channels], 0.5, gather)[0]
 
     threads = [Thread(target=run, args=(me, channels)) for me, channels in enumerate((first, second))]
     for thread in threads:

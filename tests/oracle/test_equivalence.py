@@ -1,5 +1,7 @@
 """Distributed = one process = dense, in outputs, loss, input gradient and every parameter gradient."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +19,7 @@ NAMES = list(LAYERS)
 slow = settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
+PIECES = replace(OVERLAPPED, smallest_piece=1)  # in as many messages as there are with large graphs
 SCHEDULES = {
     "materialised": MATERIALISED,
     "sequential": SEQUENTIAL,
@@ -25,6 +28,7 @@ SCHEDULES = {
     "kept": Schedule(rounds="each", keep="rows", prefetch=2),
     "blocks": Schedule(rounds="each", keep="nothing", blocks=3),
     "overlapped": OVERLAPPED,
+    "pieces": PIECES,
 }
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES.keys())
 
@@ -38,7 +42,7 @@ def check(graph, owner, num_workers, dtype=torch.float64, schedule=MATERIALISED)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("schedule", ["materialised", "overlapped", "sequential"])
+@pytest.mark.parametrize("schedule", ["materialised", "overlapped", "pieces", "sequential"])
 def test_drawn_graphs(num_workers, schedule):
     @slow
     @given(cut_graphs(max_parts=num_workers))
@@ -124,7 +128,7 @@ def test_products_of_rows_that_are_there_while_others_travel(num_workers, direct
     for constant in (False, True):
         how = (torch.float64, 2, constant)
         plain = run_workers(stack_step, num_workers, shards, model, MATERIALISED, "raw", False, *how)
-        late = run_workers(stack_step, num_workers, shards, model, OVERLAPPED, "raw", True, *how)
+        late = run_workers(stack_step, num_workers, shards, model, PIECES, "raw", True, *how)
         assert any(0 < final[0] < len(ids) for ids, _, final, _ in late), "nobody had rows to work on meanwhile"
         if num_workers > 2:
             between = [any(final[0] < count < len(ids) for count in final) for ids, _, final, _ in late]

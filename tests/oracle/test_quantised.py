@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from tests.oracle.test_equivalence import slow, stack_step
+from tests.oracle.test_equivalence import PIECES, slow, stack_step
 from tests.oracle.test_volume import a_graph, spread
 from tests.partition.drawn import cut_graphs, graph_of
 from tests.workers import WorkerFailed, run_workers
@@ -45,7 +45,7 @@ def traffic(comm: Communicator, shards: list[Shard], codec: str, schedule: Sched
 
 
 @pytest.mark.parametrize("codec", ["int8", "int4", "int2", "adaptive"])
-@pytest.mark.parametrize(("schedule", "fetches"), [(MATERIALISED, 1), (OVERLAPPED, 1), (SEQUENTIAL, 2), (PACKED, 1)])
+@pytest.mark.parametrize(("schedule", "fetches"), [(MATERIALISED, 1), (PIECES, 1), (SEQUENTIAL, 2), (PACKED, 1)])
 def test_bytes_equal_the_formula(codec, schedule, fetches):
     """Values of 32 and 5 columns as integers, logit terms of 4 and 1 heads as they are; refetched or not."""
     answers = run_workers(traffic, 3, shards_of(3), codec, schedule, 3)
@@ -83,7 +83,7 @@ def test_every_schedule_sees_the_same_rounded_rows(codec, name):
     rounded = gradients(MATERIALISED, codec)
     cost = (rounded - gradients(MATERIALISED, "raw")).norm()
     assert cost > 0
-    for schedule in (OVERLAPPED, SEQUENTIAL, PACKED):
+    for schedule in (PIECES, SEQUENTIAL, PACKED):
         found = gradients(schedule, codec)
         assert (found - rounded).norm() < 0.1 * cost
         assert torch.isclose(found, rounded, rtol=1e-4, atol=1e-4).float().mean() > 0.9
@@ -154,12 +154,12 @@ def check_both_ends(shards: list[Shard], schedule: Schedule, epochs: int) -> int
     return rows
 
 
-@pytest.mark.parametrize("schedule", [MATERIALISED, OVERLAPPED], ids=["materialised", "overlapped"])
+@pytest.mark.parametrize("schedule", [MATERIALISED, OVERLAPPED, PIECES], ids=["materialised", "overlapped", "pieces"])
 def test_both_ends_agree_on_the_widths(schedule):
     assert check_both_ends(shards_of(4), schedule, 2) > 0
 
 
-@pytest.mark.parametrize("schedule", [MATERIALISED, OVERLAPPED], ids=["materialised", "overlapped"])
+@pytest.mark.parametrize("schedule", [MATERIALISED, OVERLAPPED, PIECES], ids=["materialised", "overlapped", "pieces"])
 def test_widths_of_rows_that_go_one_way_only(schedule):
     """Worker 1 reads rows of worker 0 and sends none: time and again, it has nothing to choose."""
     graph = graph_of(6, [(0, 3), (1, 4), (2, 5), (0, 4)], weighted=False)
@@ -174,14 +174,14 @@ def test_widths_on_drawn_graphs(num_workers):
     def run(cut: Any) -> None:
         graph, owner, _ = cut
         if graph.num_nodes:
-            check_both_ends(make_shards(graph, owner, num_workers), OVERLAPPED, 3)
+            check_both_ends(make_shards(graph, owner, num_workers), PIECES, 3)
 
     run()
 
 
 def widths_in_pieces(comm: Communicator, shards: list[Shard], rounds: int) -> Any:
     """Of the first aggregation's rows on their way out, by peer: the bits, and into how many messages they go."""
-    schedule = replace(OVERLAPPED, target_rounds=rounds)
+    schedule = replace(PIECES, target_rounds=rounds)
     view = GraphView(shards[comm.worker], comm, format_named("adaptive", cycle=1), schedule)
     assert isinstance(view.format, Adaptive)
     speeds = torch.full((comm.num_workers, comm.num_workers), 1e-6, dtype=torch.float64)

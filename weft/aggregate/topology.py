@@ -40,7 +40,8 @@ class Schedule:
     they travelled (where the codec packs), or "nothing": a backward pass that reads them fetches them again.
     `prefetch`: rounds in flight while one is absorbed. `blocks`: into how many each worker's rows are divided.
     `overlap`: what can be computed without the halo is, products too, while it travels. `target_rounds`: what comes
-    from one worker is divided until there are about so many.
+    from one worker is divided until there are about so many, but not where pieces would have fewer than
+    `smallest_piece` rows.
     """
 
     rounds: Literal["one", "each"] = "one"
@@ -49,11 +50,12 @@ class Schedule:
     blocks: int = 1
     overlap: bool = False
     target_rounds: int = 1
+    smallest_piece: int = 1
 
 
 MATERIALISED = Schedule()
 # Everything is sent as soon as it can be, and taken in as it comes: the first rows leave early, the last leave little.
-OVERLAPPED = Schedule(rounds="each", prefetch=1 << 30, overlap=True, target_rounds=12)
+OVERLAPPED = Schedule(rounds="each", prefetch=1 << 30, overlap=True, target_rounds=12, smallest_piece=1024)
 SEQUENTIAL = Schedule(rounds="each", keep="nothing")
 
 
@@ -332,10 +334,12 @@ def make_rounds(shard: Shard, comm: Communicator, route: Route, schedule: Schedu
         return ()
     if schedule.rounds == "one":
         return (Round(route, slice(0, shard.num_halo), shard.halo_ids),)
-    sizes = comm.all_gather(torch.tensor([route.num_in]), "control", "rows of every worker").flatten().tolist()
+    mine = torch.tensor([route.num_in, max(shard.halo_counts)])
+    sizes, counts = comm.all_gather(mine, "control", "rows of every worker").T.tolist()
     starts = [rows.start for rows in route.recv_rows if isinstance(rows, slice)]
     rounds = []
-    pieces = max(1, schedule.target_rounds // ((comm.num_workers - 1) * schedule.blocks))
+    wanted = schedule.target_rounds // ((comm.num_workers - 1) * schedule.blocks)
+    pieces = max(1, min(wanted, max(counts) // schedule.blocks // schedule.smallest_piece))
     for to, source in partners(comm.worker, comm.num_workers):
         first = starts[source]
         asked = shard.halo_rows[first : first + shard.halo_counts[source]].contiguous()

@@ -221,13 +221,13 @@ class Adaptive(Quantised):
     def choose(self, lanes: Sequence[Lane], comm: Communicator) -> list[list[Tensor]]:
         """Bits of every row that leaves this worker, of each lane by peer."""
         if self.channels is None:
-            self.channels = measure_channels(comm)
+            largest = max((layout.num_bytes for lane in lanes for layout in lane.leaving.values()), default=0)
+            self.channels = measure_channels(comm, largest)
         groups = self._turns(comm.num_workers - 1)
         chosen = assign(
             [self._problem(group, comm, self.channels) for group in groups],
             self.fidelity,
-            lambda values: comm.all_reduce(values.clone(), "control", "variances"),
-            lambda values: comm.all_reduce(values.clone(), "control", "times", "max"),
+            lambda values: comm.all_gather(values, "control", "variances and times"),
         )
         bits: dict[int, list[Tensor]] = {id(lane): [] for lane in lanes}
         for group, messages in zip(groups, chosen, strict=True):
@@ -256,7 +256,7 @@ class Adaptive(Quantised):
             weights = torch.cat([self._weights(lane, peer) for lane in pieces])
             latency, rate = channels.latency[comm.worker, peer], channels.seconds_per_byte[comm.worker, peer]
             made.append(Channel(weights, pieces[0].width, float(latency), float(rate)))
-        return Problem(made)
+        return made
 
     @staticmethod
     def _weights(lane: Lane, peer: int) -> Tensor:

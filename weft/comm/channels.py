@@ -23,14 +23,18 @@ class Channels:
     seconds_per_byte: Tensor
 
 
-def measure_channels(comm: Communicator) -> Channels:
-    """Small messages and then large ones between all pairs of workers; all workers get the same answer."""
+def measure_channels(comm: Communicator, largest_bytes: int = _MOST) -> Channels:
+    """Small messages and then large ones between all pairs of workers; all workers get the same answer.
+
+    None is much larger than the largest that this worker will send, which may differ from worker to worker.
+    """
     quick = _fastest(comm, _SMALL)
-    trial = _fastest(comm, _FIRST)
-    slowest = torch.tensor([float(trial.max())], dtype=torch.float64)
-    comm.all_reduce(slowest, "control", "channel times", "max")
-    size = int(min(_MOST, max(_FIRST, _FIRST * _AIM_SECONDS / max(float(slowest), 1e-6))))
-    large = _fastest(comm, size)
+    large, size = _fastest(comm, _FIRST), _FIRST
+    limits = torch.tensor([float(large.max()), float(largest_bytes)], dtype=torch.float64)
+    slowest, largest = comm.all_reduce(limits, "control", "channel times", "max").tolist()
+    wanted = int(min(_MOST, largest, _FIRST * _AIM_SECONDS / max(slowest, 1e-6)))
+    if wanted > _FIRST:
+        large, size = _fastest(comm, wanted), wanted
     # In training a link carries the messages of all channels that meet at it.
     rates = ((large - quick) / size).clamp(min=1e-12) * (comm.num_workers - 1)
     mine = torch.stack([quick, _without_noise(rates, comm.worker)])
