@@ -1,6 +1,6 @@
 """Every kernel against the best peer, or beside the bytes that it must move.
 
-    python -m benchmarks.kernels [--quick] [--only spmm|order|rows|attention|quantise|elementwise] [--json FILE]
+    python -m benchmarks.kernels [--quick] [--only spmm|order|rows|attention|quantise|elementwise|loss] [--json FILE]
 
 SpMM runs beside torch, DGL and SciPy on two graphs of ogbn-arxiv's size, one with communities and one without; every
 side returns a fresh output under the same allocator. The other kernels stand beside their byte limit: what they
@@ -17,12 +17,15 @@ from collections.abc import Callable, Iterator
 import scipy.sparse
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from benchmarks.harness import Bench, PlainCopy, parse, tuned_allocator
 from weft import kernels
+from weft.comm import Communicator
 from weft.graph import synthetic
 from weft.graph.graph import CSR
 from weft.partition.order import community_order
+from weft.train.loss import GlobalLoss
 
 WIDTHS = (16, 32, 40, 64, 128, 256, 602)
 QUICK_WIDTHS = (32, 128, 256)
@@ -313,6 +316,24 @@ def elementwise(bench: Bench, copy: PlainCopy, num: int = 169_343, width: int = 
     )
 
 
+def loss(bench: Bench, num: int = 169_343, classes: int = 40, share: float = 0.54) -> None:
+    """Cross entropy of the rows that are trained on, forward and backward, beside torch's."""
+    draw = torch.Generator().manual_seed(6)
+    logits = torch.randn(num, classes, generator=draw, requires_grad=True)
+    y, rows = torch.randint(0, classes, (num,), generator=draw), torch.rand(num, generator=draw) < share
+    index = rows.nonzero().squeeze(1)
+    ours, targets = GlobalLoss(y, index, classes, "none", Communicator.alone()), y[index]
+
+    def run(loss: torch.Tensor) -> None:
+        logits.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    seconds = bench.measure(
+        {"ours": lambda: run(ours(logits)), "torch": lambda: run(functional.cross_entropy(logits[index], targets))}
+    )
+    bench.row(f"loss: cross entropy of {index.numel()} rows", seconds, against_torch=seconds["torch"] / seconds["ours"])
+
+
 def main() -> int:
     tuned_allocator()
     options = parse(__doc__.splitlines()[0] if __doc__ else None)
@@ -340,6 +361,8 @@ def main() -> int:
         quantise(bench, copy)
     if bench.wanted("elementwise"):
         elementwise(bench, copy)
+    if bench.wanted("loss"):
+        loss(bench)
     return bench.finish()
 
 

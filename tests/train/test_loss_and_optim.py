@@ -29,6 +29,35 @@ def test_shares_add_up_to_the_loss_of_all_rows(weights):
     torch.testing.assert_close(sum(shares), wanted)
 
 
+@pytest.mark.parametrize("weights", ["none", "balanced"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_loss_and_gradient_are_torchs(weights, dtype):
+    draw = torch.Generator().manual_seed(1)
+    rows = torch.randperm(40, generator=draw)[:23].sort().values
+    y, values = torch.randint(0, 5, (40,), generator=draw), 9 * torch.randn(40, 5, generator=draw).to(dtype)
+    loss = GlobalLoss(y, rows, 5, weights, ALONE)
+    wide = values.float() if dtype == torch.bfloat16 else values
+    class_weights = None if loss.weights is None else loss.weights.to(wide.dtype)
+    ours, parts, torchs = (values.clone().requires_grad_() for _ in range(3))
+    wanted = (
+        functional.cross_entropy(torchs[rows].to(wide.dtype), y[rows], weight=class_weights, reduction="sum")
+        / rows.numel()
+    )
+    for found in (loss(ours), loss.share(parts[rows], y[rows], loss.divisor)):
+        torch.testing.assert_close(found, wanted)
+        (3 * found).backward()
+    (3 * wanted).backward()
+    torch.testing.assert_close(ours.grad, torchs.grad)
+    torch.testing.assert_close(parts.grad, torchs.grad)
+
+
+def test_a_worker_without_training_rows_has_no_loss():
+    logits = torch.randn(4, 3, requires_grad=True)
+    loss = GlobalLoss(torch.zeros(4, dtype=torch.int64), torch.empty(0, dtype=torch.int64), 3, "none", ALONE)(logits)
+    loss.backward()
+    assert loss.item() == 0 and not logits.grad.any()
+
+
 def test_unknown_labels_of_several_do_not_count():
     y = torch.tensor([[1, 0], [-1, 1], [0, -1]], dtype=torch.int8)
     logits = torch.randn(3, 2)

@@ -1,12 +1,13 @@
 """The loss over all workers' training rows: a sum divided by the global count, never a mean of means."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from weft.comm import Communicator
+from weft.kernels import gather, memory, scatter_add
 
 ClassWeights = Literal["none", "balanced"]
 
@@ -44,7 +45,9 @@ class GlobalLoss:
 
     def __call__(self, logits: Tensor) -> Tensor:
         """This worker's share: the shares of all workers add up to the loss."""
-        return self.share(logits[self.rows], self.y, self.divisor)
+        if self.multi_label:
+            return self.share(logits[self.rows], self.y, self.divisor)
+        return self._entropy(logits, self.rows, self.y, self.divisor)
 
     def weigh(self, y: Tensor) -> Tensor:
         """What targets count in a divisor, float64: those of a minibatch, summed over workers, are its own."""
@@ -54,13 +57,47 @@ class GlobalLoss:
 
     def share(self, logits: Tensor, y: Tensor, divisor: Tensor) -> Tensor:
         """The loss of some rows, all of whose targets count, over a divisor that is the same for all workers."""
+        if not self.multi_label:
+            return self._entropy(logits, None, y, divisor)
         if logits.dtype == torch.bfloat16:
             logits = logits.float()
         weights = None if self.weights is None else self.weights.to(logits.dtype)
-        if not self.multi_label:
-            total = functional.cross_entropy(logits, y, weight=weights, reduction="sum")
-            return total / divisor.to(logits.dtype)
         known = y >= 0
         target = y.clamp(min=0).to(logits.dtype)
         each = functional.binary_cross_entropy_with_logits(logits, target, pos_weight=weights, reduction="none")
         return (each * known).sum() / divisor.to(logits.dtype)
+
+    def _entropy(self, logits: Tensor, rows: Tensor | None, y: Tensor, divisor: Tensor) -> Tensor:
+        if logits.dtype == torch.bfloat16:
+            logits = logits.float()
+        counts = None if self.weights is None else self.weights.to(logits.dtype)[y]
+        total: Tensor = _CrossEntropy.apply(logits, rows, y, counts)  # type: ignore[no-untyped-call]
+        return total / divisor.to(logits.dtype)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Of some rows of the logits [N, C] or all of them, each as often as it counts, added up.
+
+    Torch's own goes over the rows' gradients three times, in fresh memory each time, while nothing else can go on:
+    the forward pass has ended, and the backward pass has not begun.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, rows: Tensor | None, y: Tensor, counts: Tensor | None) -> Tensor:
+        picked = logits.contiguous() if rows is None else gather(logits, rows)
+        logs = torch.log_softmax(picked, 1, out=memory.empty_like(picked))
+        ctx.save_for_backward(logs, rows, y, counts)
+        ctx.num_rows = logits.shape[0]
+        each = logs.gather(1, y[:, None]).squeeze(1)
+        return -(each if counts is None else each * counts).sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        logs, rows, y, counts = ctx.saved_tensors
+        d_picked = torch.exp(logs, out=memory.empty_like(logs))
+        d_picked.scatter_add_(1, y[:, None], d_picked.new_full((1, 1), -1.0).expand(len(y), 1))
+        d_picked.mul_(grad if counts is None else (grad * counts)[:, None])
+        if rows is None:
+            return d_picked, None, None, None
+        d_logits = memory.empty((ctx.num_rows, logs.shape[1]), logs.dtype, logs.device).zero_()
+        return scatter_add(d_logits, rows, d_picked), None, None, None
