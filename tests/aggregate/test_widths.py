@@ -84,6 +84,18 @@ def test_what_fidelity_means():
     assert bool((bits[order][1:] >= bits[order][:-1]).all()), "rows of more weight have fewer bits than others"
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_how_fast_all_channels_are_does_not_matter(seed):
+    """Where they are alike: then the same run chooses the same widths, whatever was measured."""
+    drawn, fidelity = draw_channels(seed, count=3, most_rows=200)
+    slow, fast = (
+        assign([[Channel(c.weights, c.width, latency, rate) for c in drawn]], fidelity)[0]
+        for latency, rate in ((0.004, 3e-7), (1e-5, 1e-9))
+    )
+    for one, other in zip(slow, fast, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_a_slow_channel_gets_fewer_bits():
     weights = torch.ones(100, dtype=torch.float64)
     fast, slow = assign([[Channel(weights, 64, 0.0, 1e-9), Channel(weights, 64, 0.0, 1e-8)]], 0.5)[0]

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from tests.oracle.cases import UserLayer
+from tests.oracle.test_equivalence import PIECES
 from tests.partition.drawn import graph_of
 from tests.workers import run_workers
-from weft.aggregate import MATERIALISED, SEQUENTIAL, GraphView, Schedule, find_reach, order_by
+from weft.aggregate import MATERIALISED, OVERLAPPED, SEQUENTIAL, GraphView, Schedule, find_reach, order_by
 from weft.comm import Communicator, all_reduce_gradients
 from weft.layers import ModelConfig, Stack, build_model
 from weft.partition import Shard, make_shards
@@ -68,7 +69,11 @@ def step(
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
-@pytest.mark.parametrize("schedule", [MATERIALISED, SEQUENTIAL], ids=["materialised", "sequential"])
+@pytest.mark.parametrize(
+    "schedule",
+    [MATERIALISED, OVERLAPPED, PIECES, SEQUENTIAL],
+    ids=["materialised", "overlapped", "pieces", "sequential"],
+)
 def test_restricted_and_rematerialised_equal_plain(num_workers, schedule):
     graph = a_graph()
     owner = torch.randint(0, num_workers, (60,), generator=torch.Generator().manual_seed(1)).int()

@@ -98,9 +98,15 @@ def test_sigterm_ends_the_epoch_and_resume_gives_the_same_bits(tmp_path):
     assert resumed.summary["weights_sha256"] == whole["weights_sha256"]
 
 
-def test_widths_of_rows_are_kept_and_shown(tmp_path):
+@pytest.mark.parametrize(
+    ("data", "restrict", "workers"),
+    [(TINY, "never", 2), (f"{TINY}?train=0.03", "always", 4)],
+    ids=["whole", "restricted"],
+)
+def test_widths_of_rows_are_kept_and_shown(tmp_path, data, restrict, workers):
     """A run with adaptive widths resumes to the same bits; inspect and the report show what was chosen."""
-    more = {"workers": 2, "threads": 1, "strategy": "adaqp", "exchange": {"assign_cycle": 2}, "epochs": 7}
+    more = {"data": data, "workers": workers, "threads": 1, "strategy": "adaqp", "exchange": {"assign_cycle": 2}}
+    more |= {"epochs": 7, "memory": {"restrict": restrict}}
     whole = train(tmp_path / "run", **more)
     chosen = [record["epoch"] for record in whole.metrics if "widths" in record]
     assert chosen == [1, 2, 4, 6] and whole.summary["assign_seconds"] > 0

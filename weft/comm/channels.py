@@ -1,6 +1,5 @@
 """How fast each worker reaches each other one, measured while all of them talk, as they do in training."""
 
-import statistics
 import time
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from weft.comm.turns import partners
 _SMALL, _FIRST, _MOST = 256, 1 << 16, 1 << 22  # bytes of the messages that are timed
 _AIM_SECONDS = 0.04
 _ROUNDS = 5
+_JITTER_SECONDS = 1e-3  # by which a worker that waits for a processor is late
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,20 @@ def measure_channels(comm: Communicator, largest_bytes: int = _MOST) -> Channels
         large, size = _fastest(comm, wanted), wanted
     # In training a link carries the messages of all channels that meet at it.
     rates = ((large - quick) / size).clamp(min=1e-12) * (comm.num_workers - 1)
-    mine = torch.stack([quick, _without_noise(rates, comm.worker)])
     # What a worker has timed is what came to it: row q of its answer is the channel from q.
-    arrived = comm.all_gather(mine, "control", "channel times")
-    return Channels(arrived[:, 0].T.contiguous(), arrived[:, 1].T.contiguous())
+    arrived = comm.all_gather(torch.stack([quick, rates]), "control", "channel times")
+    return Channels(_alike(arrived[:, 0].T, _JITTER_SECONDS), _alike(arrived[:, 1].T))
 
 
-def _without_noise(rates: Tensor, own: int) -> Tensor:
-    """Channels that differ by less than a factor of two from the middle one are taken to be as fast as that."""
-    others = [rate for peer, rate in enumerate(rates.tolist()) if peer != own]
-    if not others:
-        return rates
-    middle = statistics.median(others)
-    return torch.where((rates < 2 * middle) & (rates > middle / 2), middle, rates)
+def _alike(found: Tensor, jitter: float = 0.0) -> Tensor:
+    """Channels that differ by less than a factor of two from the middle one, or than jitter, are taken to be as it is.
+
+    So that where all links are alike, as they mostly are, what is decided by them does not change from run to run.
+    """
+    others = ~torch.eye(len(found), dtype=torch.bool)
+    middle = found[others].median() if len(found) > 1 else torch.zeros(())
+    near = ((found < 2 * middle) & (found > middle / 2)) | ((found - middle).abs() < jitter)
+    return torch.where(near & others, middle, found)
 
 
 def _fastest(comm: Communicator, size: int) -> Tensor:
