@@ -33,7 +33,7 @@ def test_what_is_nearly_alike_counts_as_alike():
     found = torch.tensor([[0.0, 1.0, 1.3], [0.7, 0.0, 1.0], [9.0, 1.9, 0.0]], dtype=torch.float64)
     middle = 1.0  # the lower one of the two
     wanted = torch.tensor([[0, middle, middle], [middle, 0, middle], [9, middle, 0]], dtype=torch.float64)
-    assert torch.equal(_alike(found), wanted)
+    assert torch.equal(_alike(found, 0.0), wanted)
     assert torch.equal(_alike(found * 1e-4, jitter=1e-3), (wanted > 0).double() * 1e-4), (
         "nothing differs by a millisecond"
     )

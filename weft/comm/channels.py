@@ -35,14 +35,14 @@ def measure_channels(comm: Communicator, largest_bytes: int = _MOST) -> Channels
     wanted = int(min(_MOST, largest, _FIRST * _AIM_SECONDS / max(slowest, 1e-6)))
     if wanted > _FIRST:
         large, size = _fastest(comm, wanted), wanted
-    # In training a link carries the messages of all channels that meet at it.
-    rates = ((large - quick) / size).clamp(min=1e-12) * (comm.num_workers - 1)
+    sharing = comm.num_workers - 1  # in training a link carries the messages of all channels that meet at it
+    rates = ((large - quick) / size).clamp(min=1e-12) * sharing
     # What a worker has timed is what came to it: row q of its answer is the channel from q.
     arrived = comm.all_gather(torch.stack([quick, rates]), "control", "channel times")
-    return Channels(_alike(arrived[:, 0].T, _JITTER_SECONDS), _alike(arrived[:, 1].T))
+    return Channels(_alike(arrived[:, 0].T, _JITTER_SECONDS), _alike(arrived[:, 1].T, sharing * _JITTER_SECONDS / size))
 
 
-def _alike(found: Tensor, jitter: float = 0.0) -> Tensor:
+def _alike(found: Tensor, jitter: float) -> Tensor:
     """Channels that differ by less than a factor of two from the middle one, or than jitter, are taken to be as it is.
 
     So that where all links are alike, as they mostly are, what is decided by them does not change from run to run.
