@@ -205,7 +205,7 @@ def _check_apart(exchange: ExchangeConfig, sample: SampleConfig) -> None:
     if exchange.codec != "raw":
         raise UserError(
             f"codec {exchange.codec} is for rows that are exchanged in steps, and plan {exchange.plan} has none such: "
-            "for the features of minibatches set sample.features=bfloat16 or int8"
+            "for the features of minibatches set sample.features=bfloat16, int8, int4 or int2"
         )
     if sample.alone_hops:
         raise UserError(f"sample.alone_hops is for plan split: plan {exchange.plan} shares no hop")

@@ -230,7 +230,9 @@ def volumes(comm: Communicator, shards: list[Shard], together: int, at_rest: str
     return sent, reads, set(kept), minibatches.planner.sampler.standing.own, minibatches.counts
 
 
-@pytest.mark.parametrize(("together", "at_rest", "hot"), [(1, "float32", 0), (3, "bfloat16", 0), (4, "int8", 0.0005)])
+@pytest.mark.parametrize(
+    ("together", "at_rest", "hot"), [(1, "float32", 0), (3, "bfloat16", 0), (4, "int8", 0.0005), (2, "int2", 0)]
+)
 @pytest.mark.parametrize("num_workers", [1, 2, 4])
 def test_rows_travel_once_and_as_many_bytes_as_the_formula_says(num_workers, together, at_rest, hot):
     graph = a_graph(200, 2000)
@@ -245,9 +247,9 @@ def test_rows_travel_once_and_as_many_bytes_as_the_formula_says(num_workers, tog
             requested += sum(map(len, macro))
             remote += len(union - set(own) - kept)
             cached += len(union & kept)
-    row = {"float32": 4 * FEATURES, "bfloat16": 2 * FEATURES, "int8": FEATURES + 6}[at_rest]
+    row = {"float32": 4 * FEATURES, "bfloat16": 2 * FEATURES, "int8": FEATURES + 6, "int2": 6 + (2 * FEATURES + 7) // 8}
     total = {kind: sum(answer[0][kind] for answer in answers) for kind in answers[0][0]}
-    assert total["features"] == remote * row
+    assert total["features"] == remote * row[at_rest]
     assert (remote > 0) == (num_workers > 1) and (cached > 0) == (num_workers > 1 and hot > 0)
     counts = [answer[4] for answer in answers]
     assert sum(count.remote for count in counts) == remote and sum(count.cached for count in counts) == cached

@@ -92,17 +92,18 @@ def test_mistakes_are_explained_and_leave_nothing(tmp_path, more, message):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("kept", ["bfloat16", "int8"])
+@pytest.mark.parametrize("kept", ["bfloat16", "int8", "int4", "int2"])
 def test_rows_at_rest_are_trained_on_as_they_lie(kept):
     x = torch.randn(50, 7, generator=torch.Generator().manual_seed(1))
     features = Features(kept, 7, torch.float32)
     stored = features.stored(x, torch.arange(50))
     read = features.read(stored)
-    step = (x.amax(1) - x.amin(1)) / 255 * 1.01 if kept == "int8" else x.abs().amax(1) / 128
+    steps = {"int8": 255, "int4": 15, "int2": 3}.get(kept)
+    step = (x.amax(1) - x.amin(1)) / steps * 1.01 if steps else x.abs().amax(1) / 128
     assert ((read - x).abs() <= step[:, None]).all() and not torch.equal(read, x)
     assert torch.equal(features.read(stored[[3, 1]]), read[[3, 1]])
     x[4, 2] = torch.nan
-    if kept == "int8":
+    if steps:
         with pytest.raises(weft.UserError, match="vertex 4 has a feature that is not finite"):
             features.stored(x, torch.arange(50))
 

@@ -50,7 +50,9 @@ class SampleConfig(BaseModel):
     dependent: int = Field(1, ge=1, description="steps that follow one another and draw alike: they share more rows")
     memory_mib: int = Field(1024, ge=1, description="rows held for coming minibatches, on each worker, at most")
     hot_mib: float = Field(0.0, ge=0.0, description="rows of other workers that are kept on each, hottest first")
-    features: AtRest = Field("float32", description="input rows at rest and on the wire")
+    features: AtRest = Field(
+        "float32", description="input rows at rest and on the wire; integers are rounded once, without bias"
+    )
     cache_aggregates: Literal["auto", "always", "never"] = Field(
         "auto", description="aggregate constant input once, over all neighbours; auto: where fewer rows travel then"
     )

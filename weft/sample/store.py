@@ -16,7 +16,7 @@ from weft.kernels.sampling import find_slots, gather_places
 from weft.sample.edges import Standing
 from weft.sample.trade import Trade
 
-AtRest = Literal["float32", "bfloat16", "int8"]
+AtRest = Literal["float32", "bfloat16", "int8", "int4", "int2"]
 _ROUNDING = 0x72657374  # key of the rounding of rows at rest
 _PIECE = 1 << 16  # rows that are packed at a time
 
@@ -145,17 +145,21 @@ class Features:
     width: int
     dtype: torch.dtype  # that they are trained in
 
+    @property
+    def bits(self) -> int | None:
+        """Of a value where rows are integers; None where they are not."""
+        return int(self.at_rest.removeprefix("int")) if self.at_rest.startswith("int") else None
+
     def stored(self, x: Tensor, ids: Tensor) -> Tensor:
         """Rows as they are kept."""
         if self.at_rest == "float32":
             return x if x.dtype in (torch.float32, torch.float64, torch.bfloat16) else x.float()
-        if self.at_rest == "bfloat16":
+        if self.bits is None:
             return x.bfloat16()
-        size = packed_bytes(self.width, 8)
-        kept = torch.empty((len(x), size), dtype=torch.uint8)
+        kept = torch.empty((len(x), packed_bytes(self.width, self.bits)), dtype=torch.uint8)
         for start in range(0, len(x), _PIECE):
             rows = x[start : start + _PIECE].float().contiguous()
-            bits, offsets = self._layout(len(rows))
+            bits, offsets = self._layout(len(rows), self.bits)
             flat = kept[start : start + _PIECE].view(-1)
             bad = pack(rows, None, bits, offsets, ids[start : start + _PIECE], _ROUNDING, flat)
             if bad >= 0:
@@ -167,13 +171,13 @@ class Features:
 
     def read(self, rows: Tensor) -> Tensor:
         """Rows as they are trained on."""
-        if self.at_rest != "int8":
+        if self.bits is None:
             return rows.to(self.dtype)
         out = memory.empty((len(rows), self.width), torch.float32)
-        unpack(rows.view(-1), *self._layout(len(rows)), out)
+        unpack(rows.view(-1), *self._layout(len(rows), self.bits), out)
         return out.to(self.dtype)
 
-    def _layout(self, rows: int) -> tuple[Tensor, Tensor]:
+    def _layout(self, rows: int, bits: int) -> tuple[Tensor, Tensor]:
         """Bits and offset of every row, all alike."""
-        bits = torch.full((rows,), 8, dtype=torch.uint8)
-        return bits, packed_offsets(self.width, bits)[0]
+        every = torch.full((rows,), bits, dtype=torch.uint8)
+        return every, packed_offsets(self.width, every)[0]
