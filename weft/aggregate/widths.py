@@ -64,10 +64,11 @@ class _Ranked:
         """The variance of each problem at a step of the rows' whole spans, float64 [P]."""
         return self._total(self.sums[self.first + self.rows]).squeeze(1)
 
-    def seconds_at(self, bits: int) -> Tensor:
-        """Of each problem, with the same number of bits for every row, float64 [P]."""
-        nothing, every = torch.zeros_like(self.rows), self.rows
-        return self._most(self._seconds(*((every, nothing) if bits == 8 else (nothing, nothing)))).squeeze(1)
+    def shortest_and_longest(self) -> tuple[Tensor, Tensor]:
+        """Seconds of each problem with 2 bits for every row, and with 8, float64 [P] each."""
+        nothing = torch.zeros_like(self.rows)
+        shortest, longest = (self._most(self._seconds(eights, nothing)).squeeze(1) for eights in (nothing, self.rows))
+        return shortest, longest
 
     def judge(self, limits: Tensor) -> tuple[Tensor, Tensor]:
         """Variance and time of the best choices for each problem within each of some times, all [P, T]."""
@@ -133,7 +134,7 @@ def assign(problems: Sequence[Problem], fidelity: float, gather: Gather = _alone
     if not problems:
         return []
     ranked = _Ranked(problems)
-    ends = gather(torch.stack([ranked.weights(), ranked.seconds_at(2), ranked.seconds_at(8)]))
+    ends = gather(torch.stack([ranked.weights(), *ranked.shortest_and_longest()]))
     weights, shortest, longest = ends[:, 0].sum(0), ends[:, 1].amax(0), ends[:, 2].amax(0)
     least, worst = weights[:, None] * ERROR[8], weights[:, None] * ERROR[2]
 
