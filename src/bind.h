@@ -1,4 +1,4 @@
-// How Python's integers become pointers: the faces in weft/kernels pass data_ptr() of tensors that they checked.
+// How Python's integers become pointers: the functions of weft/kernels/native pass data_ptr() of tensors.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -18,7 +18,7 @@ T *as(Pointer address) {
 }
 
 void bind_csr(nb::module_ &);
-void bind_external(nb::module_ &);
+void bind_out_of_core(nb::module_ &);
 void bind_kernels(nb::module_ &);
 void bind_sampling(nb::module_ &);
 void bind_products(nb::module_ &);  // after bind_kernels, whose instruction set it takes

@@ -33,8 +33,8 @@ void count_rows(const Index *index, int64_t edges, int64_t rows, int64_t *indptr
     for (int64_t v = 0; v < rows; v++) indptr[v + 1] += indptr[v];
 }
 
-int64_t take(std::vector<int64_t> &cursor, int64_t row, bool alone) {
-    if (alone) return cursor[row]++;
+int64_t take(std::vector<int64_t> &cursor, int64_t row, bool serial) {
+    if (serial) return cursor[row]++;
     return reinterpret_cast<std::atomic<int64_t> *>(&cursor[row])->fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -32,10 +32,10 @@ inline void copy_row(char *to, const char *from, int64_t bytes, bool past_caches
 template <class AtRow>
 void gather_rows(AtRow at_row, int64_t count, int64_t row_bytes, char *out, int threads) {
     const Ahead ahead(row_bytes);
-    const bool alone = count * row_bytes < 65536;
+    const bool serial = count * row_bytes < 65536;
     const bool past_caches =
         count * row_bytes >= kPastCaches && row_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(out) % 16 == 0;
-#pragma omp parallel num_threads(alone ? 1 : threads)
+#pragma omp parallel num_threads(serial ? 1 : threads)
     {
 #pragma omp for schedule(static)
         for (int64_t k = 0; k < count; k++) {

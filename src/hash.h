@@ -1,4 +1,4 @@
-// Counter-based randomness: see weft/kernels/reference.py. Internal linkage, as everything that two instruction sets
+// Counter-based randomness: see weft/kernels/hash.py. Internal linkage, as everything that two instruction sets
 // compile.
 #pragma once
 #include <cstdint>

@@ -1,5 +1,5 @@
 // What the kernels take and offer. Every instruction set fills one table of these; dispatch.cpp picks one.
-// All pointers are trusted: shapes, dtypes and index bounds were checked by the Python faces.
+// All pointers are trusted: shapes, dtypes and index bounds were checked by the functions of weft/kernels.
 #pragma once
 #include <cstdint>
 

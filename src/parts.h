@@ -35,11 +35,11 @@ struct Parts {
         fullest[part] = most;
     }
     // Sets what a part holds, [kinds].
-    void fill(int32_t part, const double* held) {
-        std::copy(held, held + kinds, filled.begin() + part * kinds);
+    void fill(int32_t part, const double* loads) {
+        std::copy(loads, loads + kinds, filled.begin() + part * kinds);
         fullest[part] = 0;
         for (int64_t k = 0; k < kinds; ++k)
-            if (limit[k] > 0) fullest[part] = std::max(fullest[part], held[k] / limit[k]);
+            if (limit[k] > 0) fullest[part] = std::max(fullest[part], loads[k] / limit[k]);
     }
     void move(int64_t v, int32_t from, int32_t to) {
         add(v, from, -1);

@@ -3,11 +3,9 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <numeric>
-#include <utility>
 #include <vector>
 
 #include "bind.h"
@@ -17,7 +15,7 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kRowsAlone = 2048;   // fewer are not worth waking threads for
+constexpr int64_t kSerialRows = 2048;  // fewer are not worth waking threads for
 constexpr int64_t kFloydMost = 64;     // above, one walk over the edges is cheaper than searching what was drawn
 constexpr int64_t kGroup = 32;         // rows whose edges are asked for before they are read
 constexpr int kAhead = 16;             // entries of a table that are asked for before they are needed
@@ -56,16 +54,70 @@ void draw(uint64_t key, int64_t degree, int64_t k, int64_t *drawn) {
     }
 }
 
-// The k edges with the smallest -log(u) / weight: without repetition, each draw in proportion to what is left.
-void draw_weighted(uint64_t key, const float *weight, int64_t degree, int64_t k, int64_t *drawn,
-                   std::vector<std::pair<double, int64_t>> &scratch) {
-    scratch.clear();
-    for (int64_t at = 0; at < degree; at++)
-        if (weight[at] > 0)
-            scratch.emplace_back(-std::log(unit(splitmix64(key + static_cast<uint64_t>(at)))) / weight[at], at);
-    std::nth_element(scratch.begin(), scratch.begin() + (k - 1), scratch.end());
-    for (int64_t at = 0; at < k; at++) drawn[at] = scratch[at].second;
-    std::sort(drawn, drawn + k);
+// An edge of weight w is to be drawn with probability min(1, w / interval), so that k are drawn in all. 0: no more than
+// k have a positive weight, all of which are taken. Sums go from the first edge to the last.
+double sampling_interval(const float *weight, int64_t degree, int64_t k) {
+    double rest = 0.0, heaviest = 0.0;
+    int64_t positive = 0, certain = 0;
+    for (int64_t at = 0; at < degree; at++) {
+        const double value = weight[at];
+        if (!(value > 0)) continue;
+        rest += value;
+        heaviest = std::max(heaviest, value);
+        positive++;
+    }
+    if (positive <= k) return 0.0;
+    double interval = rest / static_cast<double>(k);
+    while (heaviest >= interval) {  // those that weigh so much are certain; the others share the remaining draws
+        int64_t above = 0;
+        rest = 0.0;
+        for (int64_t at = 0; at < degree; at++) {
+            const double value = weight[at];
+            if (!(value > 0)) continue;
+            if (value >= interval)
+                above++;
+            else
+                rest += value;
+        }
+        if (above == certain || above >= k) break;
+        certain = above;
+        interval = rest / static_cast<double>(k - certain);
+    }
+    return interval;
+}
+
+// k edges, each with its probability (Deville and Tille's pivotal method). Edges are visited in order. One of them is
+// in play; its mass is its share of an interval. A random number decides whether it or the next edge goes on with the
+// mass of both and, where that is an interval or more, which of the two is drawn.
+void draw_weighted(uint64_t key, const float *weight, int64_t degree, int64_t k, double interval, int64_t *drawn) {
+    int64_t found = 0, playing = -1;
+    double mass = 0.0;
+    for (int64_t at = 0; at < degree && found < k; at++) {
+        const double value = weight[at];
+        if (!(value > 0)) continue;
+        if (value >= interval) {
+            drawn[found++] = at;
+            continue;
+        }
+        if (playing < 0) {
+            playing = at;
+            mass = value;
+            continue;
+        }
+        const double random = unit(splitmix64(key + static_cast<uint64_t>(at)));
+        if (mass + value < interval) {
+            mass += value;
+            if (random * mass <= value) playing = at;
+            continue;
+        }
+        const double before = interval - value, after = interval - mass;
+        const bool first = random * (before + after) <= before;
+        drawn[found++] = first ? playing : at;
+        if (first) playing = at;
+        mass = mass + value - interval;
+    }
+    if (found < k && playing >= 0) drawn[found++] = playing;  // the last interval may lack a rounding error
+    std::sort(drawn, drawn + found);
 }
 
 int64_t positive(const float *weight, int64_t degree) {
@@ -98,32 +150,35 @@ void each_taken(const Sample &s, int64_t batch, const int32_t *from, int64_t deg
 }
 
 // Which of a row's edges are taken, where not all are.
-void draw_row(const Sample &s, int64_t batch, int64_t i, int64_t begin, int64_t degree, int64_t count, int64_t *drawn,
-              std::vector<std::pair<double, int64_t>> &scratch) {
+void draw_row(const Sample &s, int64_t batch, int64_t i, int64_t begin, int64_t degree, int64_t count,
+              const double *intervals, int64_t *drawn) {
     if (s.method == kLabor)
         each_taken(s, batch, s.graph.indices + begin, degree,
                    [drawn, found = int64_t{0}](int64_t at) mutable { drawn[found++] = at; });
     else if (s.method == kWeighted)
-        draw_weighted(row_key(s, batch, i), s.graph.weight + begin, degree, count, drawn, scratch);
+        draw_weighted(row_key(s, batch, i), s.graph.weight + begin, degree, count, intervals[i], drawn);
     else
         draw(row_key(s, batch, i), degree, count, drawn);
 }
 
-// Where each row's edges begin and how many it has, and how many it keeps: summed up, indptr[0] being 0.
-void count_sampled(const Sample &s, int64_t *begins, int32_t *degrees, int64_t *indptr) {
+// Where each row's edges begin and how many it has, and how many it keeps: summed up, indptr[0] being 0. By weight also
+// each row's sampling interval.
+void count_sampled(const Sample &s, int64_t *begins, int32_t *degrees, int64_t *indptr, double *intervals) {
     for (int64_t batch = 0; batch < s.batches; batch++) {
         const int64_t first = s.bounds[batch], end = s.bounds[batch + 1];
-        const bool alone = end - first < kRowsAlone;
-#pragma omp parallel for schedule(static) num_threads(alone ? 1 : s.threads)
+        const bool serial = end - first < kSerialRows;
+#pragma omp parallel for schedule(static) num_threads(serial ? 1 : s.threads)
         for (int64_t i = first; i < end; i++) {
             if (i + kAhead < end) __builtin_prefetch(s.graph.indptr + s.rows[i + kAhead]);
             const int64_t begin = s.graph.indptr[s.rows[i]];
             const int64_t degree = s.graph.indptr[s.rows[i] + 1] - begin;
             int64_t count = degree;
+            if (s.method == kWeighted) intervals[i] = 0.0;
             if (s.fanout >= 0 && degree > s.fanout) {
                 count = s.fanout;
                 if (s.method == kWeighted) {
-                    count = std::min(count, positive(s.graph.weight + begin, degree));
+                    intervals[i] = sampling_interval(s.graph.weight + begin, degree, s.fanout);
+                    if (intervals[i] == 0.0) count = positive(s.graph.weight + begin, degree);
                 } else if (s.method == kLabor) {
                     count = 0;
                     each_taken(s, batch, s.graph.indices + begin, degree, [&](int64_t) { count++; });
@@ -141,15 +196,14 @@ void count_sampled(const Sample &s, int64_t *begins, int32_t *degrees, int64_t *
 // The sampled edges of row i, at indptr[i]: their columns, and where they stand among all edges if that is wanted.
 // Rows go in groups: first it is drawn which of their edges are taken, and those are asked for; then they are read.
 void fill_sampled(const Sample &s, const int64_t *begins, const int32_t *degrees, const int64_t *indptr,
-                  int32_t *columns, int64_t *positions) {
+                  const double *intervals, int32_t *columns, int64_t *positions) {
     for (int64_t batch = 0; batch < s.batches; batch++) {
         const int64_t first = s.bounds[batch], end = s.bounds[batch + 1];
         const int64_t groups = (end - first + kGroup - 1) / kGroup;
-        const bool alone = end - first < kRowsAlone;
-#pragma omp parallel num_threads(alone ? 1 : s.threads)
+        const bool serial = end - first < kSerialRows;
+#pragma omp parallel num_threads(serial ? 1 : s.threads)
         {
             std::vector<int64_t> drawn(kFloydMost);
-            std::vector<std::pair<double, int64_t>> scratch;
 #pragma omp for schedule(static)
             for (int64_t group = 0; group < groups; group++) {
                 const int64_t low = first + group * kGroup, high = std::min(low + kGroup, end);
@@ -162,7 +216,7 @@ void fill_sampled(const Sample &s, const int64_t *begins, const int32_t *degrees
                         continue;
                     }
                     if (static_cast<int64_t>(drawn.size()) < count) drawn.resize(count);
-                    draw_row(s, batch, i, begins[i], degrees[i], count, drawn.data(), scratch);
+                    draw_row(s, batch, i, begins[i], degrees[i], count, intervals, drawn.data());
                     for (int64_t at = 0; at < count; at++) {
                         __builtin_prefetch(from + drawn[at]);
                         columns[indptr[i] + at] = static_cast<int32_t>(drawn[at]);
@@ -323,18 +377,19 @@ void bind_sampling(nb::module_ &module) {
     module.def(
         "count_sampled",
         [=](Graph graph, Pointer rows, Pointer bounds, Pointer keys, int64_t batches, int64_t fanout, int method,
-            Pointer begins, Pointer degrees, Pointer indptr, int threads) {
+            Pointer begins, Pointer degrees, Pointer indptr, Pointer intervals, int threads) {
             count_sampled(sample_of(graph, rows, bounds, keys, batches, fanout, method, threads), as<int64_t>(begins),
-                          as<int32_t>(degrees), as<int64_t>(indptr));
+                          as<int32_t>(degrees), as<int64_t>(indptr), as<double>(intervals));
         },
         unlocked);
     module.def(
         "fill_sampled",
         [=](Graph graph, Pointer rows, Pointer bounds, Pointer keys, int64_t batches, int64_t fanout, int method,
-            Pointer begins, Pointer degrees, Pointer indptr, Pointer columns, Pointer positions, int threads) {
+            Pointer begins, Pointer degrees, Pointer indptr, Pointer intervals, Pointer columns, Pointer positions,
+            int threads) {
             fill_sampled(sample_of(graph, rows, bounds, keys, batches, fanout, method, threads),
                          as<const int64_t>(begins), as<const int32_t>(degrees), as<const int64_t>(indptr),
-                         as<int32_t>(columns), as<int64_t>(positions));
+                         as<const double>(intervals), as<int32_t>(columns), as<int64_t>(positions));
         },
         unlocked);
     module.def(

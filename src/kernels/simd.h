@@ -235,7 +235,7 @@ WEFT_INLINE void exp_negative_all(S *values, int64_t n) {
     for (int64_t i = 0; i < n; i += Lanes<S>::N) store(values + i, exp_negative(load(values + i)));
 }
 
-// ---- counter-based randomness: see weft/kernels/reference.py -----------------------------------------------
+// ---- counter-based randomness: see weft/kernels/hash.py -----------------------------------------------
 
 WEFT_INLINE uint64_t row_hash(uint64_t key, int64_t id) {
     return splitmix64(key + static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ull);

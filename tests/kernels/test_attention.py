@@ -8,8 +8,11 @@ from torch import Tensor
 
 from tests.kernels.graphs import Block, block_of, blocks, randn, random_block
 from weft import kernels
-from weft.kernels import reference, reference_attention
+from weft.kernels import reference
+from weft.kernels.reference.csr import rows_of
+from weft.kernels.reference.masks import keep_edges
 
+pytestmark = pytest.mark.usefixtures("backend")
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 SHAPES = [(1, 1), (1, 40), (2, 5), (3, 17), (4, 8), (4, 16), (4, 33), (8, 8), (8, 3), (5, 100), (1, 150)]
 
@@ -94,6 +97,7 @@ def run_dot(implementation, block: Block, heads: int, width: int, dtype, p: floa
 RUNS = [run_gat, run_gatv2, run_dot]
 
 
+@pytest.mark.usefixtures("beside_the_reference")
 @settings(max_examples=180, deadline=None)
 @given(
     blocks(),
@@ -103,7 +107,7 @@ RUNS = [run_gat, run_gatv2, run_dot]
     st.sampled_from(RUNS),
 )
 def test_against_the_reference(block, shape, dtype, p, run):
-    ours, theirs = (run(side, block, *shape, dtype, p) for side in (kernels, reference_attention))
+    ours, theirs = (run(side, block, *shape, dtype, p) for side in (kernels, reference))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, **close(scalar_of(dtype)))
 
@@ -112,7 +116,7 @@ def test_against_the_reference(block, shape, dtype, p, run):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_logits_of_a_thousand_stay_finite_and_right(run, dtype):
     block = random_block(9, 9, 120)
-    ours, theirs = (run(side, block, 4, 16, dtype, 0.0, scale=1000.0) for side in (kernels, reference_attention))
+    ours, theirs = (run(side, block, 4, 16, dtype, 0.0, scale=1000.0) for side in (kernels, reference))
     assert ours[0][torch.isfinite(ours[0])].abs().max() > 200
     for a, b in zip(ours[2:], theirs[2:], strict=True):
         assert torch.isfinite(a).all()
@@ -149,7 +153,7 @@ def test_dot_is_a_dense_softmax(factor):
     key = randn(10, heads * width, dtype=torch.float64, seed=2).requires_grad_()
     values = randn(10, heads * value_width, dtype=torch.float64, seed=3).requires_grad_()
     degrees = block.indptr[1:] - block.indptr[:-1]
-    pairs = torch.stack([reference.rows_of(block.indptr), block.indices.long()])
+    pairs = torch.stack([rows_of(block.indptr), block.indices.long()])
     assert (degrees == 0).any() and pairs.unique(dim=1).shape[1] < block.num_edges
     dense = []
     for i in range(12):
@@ -191,7 +195,7 @@ def test_coefficients_sum_to_one():
 def test_blocks_in_any_order_equal_one_shot(version, p):
     num, heads, width = 40, 4, 9
     whole = random_block(num, num, 600, seed=2)
-    rows = reference.rows_of(whole.indptr)
+    rows = rows_of(whole.indptr)
     ids = torch.arange(num) * 3 + 1
     terms = [randn(num, heads, dtype=torch.float64, seed=s) for s in (1, 2)]
     query, key, values = (randn(num, heads * width, dtype=torch.float64, seed=s) for s in (3, 4, 7))
@@ -306,7 +310,7 @@ def test_dropout_zeroes_the_named_coefficients(version):
     block = random_block(8, 8, 50)
     drop = dropout_of(block, 0.5)
     assert drop is not None
-    keep = reference.keep_edges(block.indptr, block.indices, 2, drop)
+    keep = keep_edges(block.indptr, block.indices, 2, drop)
     assert 20 < keep.sum() < 80
     eye = torch.eye(8).repeat(1, 2)  # o shows every source's share
     m, l, o = fresh(8, 2, 8, torch.float32)  # noqa: E741
@@ -315,7 +319,7 @@ def test_dropout_zeroes_the_named_coefficients(version):
     kernels.attend_finish(l, o)
     shares = torch.zeros(8, 2, 8)
     degree = (block.indptr[1:] - block.indptr[:-1]).clamp(min=1)
-    for k, (i, j) in enumerate(zip(reference.rows_of(block.indptr).tolist(), block.indices.tolist(), strict=True)):
+    for k, (i, j) in enumerate(zip(rows_of(block.indptr).tolist(), block.indices.tolist(), strict=True)):
         shares[i, :, j] += keep[k] / 0.5 / degree[i]
     torch.testing.assert_close(o.view(8, 2, 8), shares)
 

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from tests.kernels.graphs import random_block
 from weft import kernels
-from weft.kernels import reference
+from weft.kernels import checks, reference
+
+pytestmark = pytest.mark.usefixtures("backend")
 
 
 @settings(max_examples=60, deadline=None)
@@ -80,3 +82,23 @@ def test_the_same_indices_are_checked_against_every_number_of_rows():
     kernels.spmm(indptr, indices, torch.ones(5, 3))
     with pytest.raises(ValueError, match="indices holds 4"):
         kernels.spmm(indptr, indices, torch.ones(4, 3))
+
+
+def test_what_was_checked_is_kept_beside_the_tensor_and_goes_with_it():
+    indptr, indices = torch.tensor([0, 2]), torch.tensor([0, 1], dtype=torch.int32)
+    kernels.spmm(indptr, indices, torch.ones(2, 3))
+    assert not indices.__dict__ and not indptr.__dict__
+    kept = checks.Findings()
+    kept.set(indices, 1)
+    assert kept.get(indices) == 1 and kept.get(indices.clone()) is None
+    indices[0] = 1
+    assert kept.get(indices) is None
+    del indices
+    assert len(kept) == 0
+
+
+def test_a_checked_index_is_no_checked_indptr():
+    index = torch.tensor([0, 2, 1])
+    kernels.gather(torch.ones(3, 1), index)  # its largest entry is 2
+    with pytest.raises(ValueError, match="must run from 0 to the number of edges 2"):
+        kernels.spmm(index, torch.tensor([0, 0], dtype=torch.int32), torch.ones(1, 3))

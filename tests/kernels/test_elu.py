@@ -6,6 +6,8 @@ from torch.nn import functional
 
 from weft import kernels
 
+pytestmark = pytest.mark.usefixtures("backend")
+
 
 @pytest.mark.parametrize("p", [0.0, 0.5])
 @pytest.mark.parametrize("with_bias", [True, False])

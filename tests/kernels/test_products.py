@@ -1,5 +1,7 @@
 """Products that skip zeros equal plain products, whatever the shape, stride, share of zeros and thread count."""
 
+import importlib
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,12 +10,16 @@ from torch import Tensor
 
 from weft.kernels import native_available, products
 
-pytestmark = pytest.mark.skipif(not native_available, reason="the native module is not built")
+pytestmark = [
+    pytest.mark.skipif(not native_available, reason="the native module is not built"),
+    pytest.mark.usefixtures("backend"),
+]
+native_products = importlib.import_module("weft.kernels.native.products") if native_available else products
 
 
 @pytest.fixture(autouse=True)
 def _always_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_FEWEST", 0)
+    monkeypatch.setattr(native_products, "_FEWEST", 0)
 
 
 def rows(num_rows: int, width: int, share: float, seed: int = 0) -> Tensor:
@@ -60,10 +66,10 @@ def test_reduce_equals_dense(num_rows: int, depth: int, width: int, sparse_side:
 
 
 def test_zeros_are_skipped_only_where_that_pays() -> None:
-    assert products.skips(rows(300, 64, 0.25))
-    assert not products.skips(rows(300, 64, 0.9))
-    assert not products.skips(rows(300, 64, 0.25).double())
-    assert not products.skips(rows(300, 64, 0.25).t())
+    assert native_products.skips(rows(300, 64, 0.25))
+    assert not native_products.skips(rows(300, 64, 0.9))
+    assert not native_products.skips(rows(300, 64, 0.25).double())
+    assert not native_products.skips(rows(300, 64, 0.25).t())
 
 
 def test_views_of_wider_rows() -> None:
@@ -74,6 +80,7 @@ def test_views_of_wider_rows() -> None:
     assert close(products.reduce_product(x, right), x.t(), right)
 
 
+@pytest.mark.usefixtures("beside_the_reference")  # torch's dense products promise no such thing
 def test_threads_do_not_change_a_bit() -> None:
     x, right, matrix = rows(6000, 40, 0.25), torch.randn(6000, 33), torch.randn(40, 33)
     before = torch.get_num_threads()
@@ -98,7 +105,7 @@ def test_wrong_shapes_are_refused() -> None:
 @pytest.mark.parametrize("units", [True, False])
 @pytest.mark.parametrize("accumulate", [True, False])
 def test_bf16_rows_with_and_without_units_for_them(monkeypatch, units, accumulate):
-    monkeypatch.setattr(products, "_has_bf16_units", lambda: units)
+    monkeypatch.setattr(native_products, "_has_bf16_units", lambda: units)
     draw = torch.Generator().manual_seed(2)
     x, matrix, start = (torch.randn(n, m, generator=draw).bfloat16() for n, m in ((9000, 40), (40, 24), (9000, 24)))
     found = products.product(x, matrix, out=start.clone() if accumulate else None, accumulate=accumulate)

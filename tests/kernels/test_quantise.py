@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from weft import kernels
-from weft.kernels import reference_quantise as reference
+from weft.kernels import reference
+from weft.kernels.reference.quantise import DRAW_BITS, draws
 
+pytestmark = pytest.mark.usefixtures("backend")
 WIDTHS = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 64, 100, 128, 200, 257]
 
 
@@ -62,22 +64,22 @@ def test_every_implementation_writes_the_same_bytes(width, rows, key, indexed, a
 def test_messages_too_large_for_the_caches_are_unpacked_alike(bits):
     """64 MiB and more are written past the caches where rows are aligned; a view that begins elsewhere is not."""
     rows, width = 1 << 16, 264
-    widths = torch.full((rows,), bits, dtype=torch.uint8)
-    message, offsets = packed(torch.randn(rows, width, generator=torch.Generator().manual_seed(2)), widths)
+    row_bits = torch.full((rows,), bits, dtype=torch.uint8)
+    message, offsets = packed(torch.randn(rows, width, generator=torch.Generator().manual_seed(2)), row_bits)
     index = torch.randperm(rows + 5, generator=torch.Generator().manual_seed(3))[:rows]
     aligned = torch.zeros(rows + 5, width)
     elsewhere = torch.zeros((rows + 5) * width + 1)[1:].view(-1, width)
     for target in (aligned, elsewhere):
-        kernels.unpack(message, widths, offsets, target, index)
+        kernels.unpack(message, row_bits, offsets, target, index)
     assert torch.equal(aligned, elsewhere)
     some = index[::1000]
-    few, size = kernels.packed_offsets(width, widths[::1000])
+    few, size = kernels.packed_offsets(width, row_bits[::1000])
     assert size == few.numel() * kernels.packed_bytes(width, bits)
     alone = torch.cat(
         [message[offsets[k] : offsets[k] + kernels.packed_bytes(width, bits)] for k in range(0, rows, 1000)]
     )
     assert torch.equal(
-        reference.unpack(alone, widths[::1000], few, torch.empty(some.numel(), width), None, False), aligned[some]
+        reference.unpack(alone, row_bits[::1000], few, torch.empty(some.numel(), width), None, False), aligned[some]
     )
 
 
@@ -114,7 +116,7 @@ def test_no_bias_and_the_variance_of_theory(bits):
     sigma = step * (p * (1 - p)).sqrt()
     error = back.mean(0) - row.double()
     resolution = 1e-5 * abs(float(row.max()))  # float32 of the values themselves
-    assert bool((error.abs() <= 4 * sigma / draws**0.5 + step * 2**-reference.DRAW_BITS + resolution).all())
+    assert bool((error.abs() <= 4 * sigma / draws**0.5 + step * 2**-DRAW_BITS + resolution).all())
     found, wanted = float(back.var(0).sum()), float(sigma.square().sum())
     assert abs(found - wanted) < 0.05 * wanted
 
@@ -156,11 +158,11 @@ def test_rounding_depends_on_the_vertex_not_on_its_place():
 
 
 def test_draws_are_uniform_and_independent_across_columns():
-    draws = reference.draws(torch.arange(4000), 48, 11).double() / 2**reference.DRAW_BITS
-    counts = torch.histc(draws, 16, 0, 1)
-    expected = draws.numel() / 16
+    drawn = draws(torch.arange(4000), 48, 11).double() / 2**DRAW_BITS
+    counts = torch.histc(drawn, 16, 0, 1)
+    expected = drawn.numel() / 16
     assert float(((counts - expected) ** 2 / expected).sum()) < 45  # chi-squared, 15 degrees of freedom
-    correlation = torch.corrcoef(draws.T) - torch.eye(48)
+    correlation = torch.corrcoef(drawn.T) - torch.eye(48)
     assert float(correlation.abs().max()) < 5 / 4000**0.5
 
 

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from tests.kernels.graphs import Block, blocks, randn, random_block, tolerance
 from weft import kernels
 from weft.kernels import reference
+from weft.kernels.reference.csr import rows_of
 
+pytestmark = pytest.mark.usefixtures("backend")
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 WIDTHS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 40, 63, 64, 65, 96, 97, 105, 128, 129, 200, 256, 300, 801]
 
@@ -115,7 +117,7 @@ def test_max_with_ties(block: Block, width, dtype, weighted, levels):
 def test_max_of_blocks_in_any_order_is_the_max_of_all():
     x = randn(30, 19).round()
     whole = random_block(20, 30, 300)
-    rows = reference.rows_of(whole.indptr)
+    rows = rows_of(whole.indptr)
     results = []
     for parts in ([range(0, 30)], [range(0, 9), range(9, 30)], [range(20, 30), range(0, 20)]):
         out, count = torch.full((20, 19), -torch.inf), torch.zeros(20, 19, dtype=torch.int32)

@@ -1,8 +1,18 @@
-"""The kernels, as functions of torch tensors: native on CPU where built, plain torch otherwise."""
+"""The kernels, as functions of torch tensors, which backends run: see weft/kernels/backends.py."""
 
-from weft.kernels.attention import attend_finish
+from weft.kernels import native
+from weft.kernels.attention import (
+    attend_finish,
+    dot_absorb,
+    dot_backward,
+    gat_absorb,
+    gat_backward,
+    gatv2_absorb,
+    gatv2_backward,
+)
+from weft.kernels.backends import Backend, register_backend
+from weft.kernels.build import native_available
 from weft.kernels.csr import build_csr, transpose_csr
-from weft.kernels.dot import dot_absorb, dot_backward
 from weft.kernels.elementwise import (
     bias_elu_dropout,
     bias_relu_dropout_,
@@ -13,13 +23,11 @@ from weft.kernels.elementwise import (
     relu_dropout_backward,
     rowwise_head_dot,
 )
-from weft.kernels.gat import gat_absorb, gat_backward
-from weft.kernels.gatv2 import gatv2_absorb, gatv2_backward
-from weft.kernels.native import native_available
 from weft.kernels.quantise import pack, packed_bytes, packed_offsets, unpack
 from weft.kernels.rows import gather, max_absorb, max_backward, max_finish, scatter_add, spmm
 
 __all__ = [
+    "Backend",
     "attend_finish",
     "bias_elu_dropout",
     "bias_relu_dropout_",
@@ -42,6 +50,7 @@ __all__ = [
     "pack",
     "packed_bytes",
     "packed_offsets",
+    "register_backend",
     "relu_dropout_backward",
     "rowwise_head_dot",
     "scatter_add",
@@ -49,3 +58,5 @@ __all__ = [
     "transpose_csr",
     "unpack",
 ]
+
+register_backend(native.BACKEND)

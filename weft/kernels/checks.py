@@ -1,27 +1,53 @@
-"""What every kernel checks at its border, so that native code may trust its pointers. Mistakes: ValueError.
+"""What the functions of weft.kernels check, so that backends may trust addresses and indices. Mistakes: ValueError.
 
-Index bounds cost a pass over the edges, so a tensor that passed is remembered (on the tensor, with its
-version counter: changing it in place makes it be checked again).
+Index bounds cost a pass over the edges, so what was found is kept for as long as the tensor lives.
 """
 
-from typing import cast
+import weakref
 
 import torch
 from torch import Tensor
 
-from weft.kernels.native import native_for, pointer, threads
+from weft.kernels import reference
+from weft.kernels.backends import kernel
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16)
+
+
+class Findings:
+    """A number for each of some tensors, which counts until the tensor is changed in place or is gone."""
+
+    def __init__(self) -> None:
+        # By id, since tensors compare element by element: a weak reference, the version that was checked, the number.
+        self._entries: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, tensor: Tensor) -> int | None:
+        entry = self._entries.get(id(tensor))
+        if entry is None or entry[0]() is not tensor or entry[1] != _version(tensor):
+            return None
+        return entry[2]
+
+    def set(self, tensor: Tensor, number: int) -> None:
+        name, entries = id(tensor), self._entries
+
+        def forget(gone: "weakref.ref[Tensor]") -> None:
+            entry = entries.get(name)
+            if entry is not None and entry[0] is gone:  # and not that of a tensor which has this id now
+                del entries[name]
+
+        entries[name] = weakref.ref(tensor, forget), _version(tensor), number
+
+
+_num_edges = Findings()  # of vectors that begin rows: they ascend from 0 to it
+_largest = Findings()  # of index vectors without negative entries
 
 
 def require(condition: bool, sentence: str) -> None:
     if not condition:
         raise ValueError(sentence)
-
-
-def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
-    """bf16 rows are summed in float32; float32 and float64 in themselves."""
-    return torch.float32 if dtype == torch.bfloat16 else dtype
 
 
 def check_rows(name: str, tensor: Tensor) -> None:
@@ -46,12 +72,16 @@ def check_shape(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.
         raise ValueError(f"{name} must be {dtype}, but is {tensor.dtype}")
 
 
+def check_probability(p: float) -> None:
+    require(0.0 <= p < 1.0, f"the dropout probability must be in [0, 1), but is {p}")
+
+
 def check_indptr(indptr: Tensor, num_edges: int) -> None:
     if indptr.dim() != 1 or indptr.dtype != torch.int64 or indptr.numel() == 0:
         raise ValueError(f"indptr must be int64 [rows + 1], but is {indptr.dtype} with shape {tuple(indptr.shape)}")
     if not indptr.is_contiguous():
         raise ValueError("indptr must be contiguous")
-    if _remembered(indptr) != num_edges:
+    if _num_edges.get(indptr) != num_edges:
         if int(indptr[0]) != 0 or int(indptr[-1]) != num_edges:
             raise ValueError(
                 f"indptr must run from 0 to the number of edges {num_edges}, "
@@ -59,7 +89,7 @@ def check_indptr(indptr: Tensor, num_edges: int) -> None:
             )
         if not bool((indptr[1:] >= indptr[:-1]).all()):
             raise ValueError("indptr must not decrease from one row to the next")
-        _remember(indptr, num_edges)
+        _num_edges.set(indptr, num_edges)
 
 
 def check_csr(indptr: Tensor, indices: Tensor, num_cols: int) -> None:
@@ -79,41 +109,21 @@ def check_index(name: str, index: Tensor, bound: int) -> None:
         )
     if index.numel() == 0:
         return
-    largest = _remembered(index)
+    largest = _largest.get(index)
     if largest is None:
-        smallest, largest = _extremes(index)
+        smallest, largest = kernel(reference.extremes, index)(index.contiguous())
         if smallest < 0:
             raise ValueError(f"{name} holds {smallest}, which is below 0")
-        _remember(index, largest)
+        _largest.set(index, largest)
     if largest >= bound:
         raise ValueError(f"{name} holds {largest}, but there are only {bound} rows to point at")
 
 
 def trust_csr(indptr: Tensor, indices: Tensor, num_cols: int) -> None:
-    """Remember a CSR that was just built by a kernel as checked."""
-    _remember(indptr, indices.numel())
+    """Spares a CSR that a kernel has just built the checks."""
+    _num_edges.set(indptr, indices.numel())
     if indices.numel() and indices.is_contiguous():
-        _remember(indices, max(num_cols - 1, 0))
-
-
-def _extremes(index: Tensor) -> tuple[int, int]:
-    native = native_for(index)
-    if native is None or not index.is_contiguous():
-        smallest, largest = torch.aminmax(index)
-        return int(smallest), int(largest)
-    wide = index.dtype == torch.int64
-    return cast(tuple[int, int], native.extremes(pointer(index), index.numel(), wide, threads()))
-
-
-def _remembered(tensor: Tensor) -> int | None:
-    entry = tensor.__dict__.get("_weft_checked")
-    if entry is None or entry[0] != _version(tensor):
-        return None
-    return cast(int, entry[1])
-
-
-def _remember(tensor: Tensor, value: int) -> None:
-    tensor.__dict__["_weft_checked"] = (_version(tensor), value)
+        _largest.set(indices, max(num_cols - 1, 0))
 
 
 def _version(tensor: Tensor) -> int:

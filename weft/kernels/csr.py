@@ -1,11 +1,10 @@
 """Building and transposing CSR."""
 
-import torch
 from torch import Tensor
 
 from weft.kernels import reference
+from weft.kernels.backends import kernel
 from weft.kernels.checks import check_csr, check_index, require, trust_csr
-from weft.kernels.native import native_for, pointer, threads
 
 
 def build_csr(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -18,26 +17,7 @@ def build_csr(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> tuple[Ten
     require(src.dtype == dst.dtype, f"src is {src.dtype}, but dst is {dst.dtype}")
     check_index("src", src, num_src)
     check_index("dst", dst, num_dst)
-    native = native_for(src)
-    if native is None:
-        indptr, indices, order = reference.build_csr(src, dst, num_src, num_dst)
-    else:
-        src, dst = src.contiguous(), dst.contiguous()
-        indptr = torch.empty(num_dst + 1, dtype=torch.int64)
-        indices = torch.empty(src.numel(), dtype=torch.int32)
-        order = torch.empty(src.numel(), dtype=torch.int64)
-        native.build_csr(
-            pointer(src),
-            pointer(dst),
-            src.dtype == torch.int64,
-            src.numel(),
-            num_src,
-            num_dst,
-            pointer(indptr),
-            pointer(indices),
-            pointer(order),
-            threads(),
-        )
+    indptr, indices, order = kernel(reference.build_csr, src)(src.contiguous(), dst.contiguous(), num_src, num_dst)
     trust_csr(indptr, indices, num_src)
     return indptr, indices, order
 
@@ -46,24 +26,6 @@ def transpose_csr(indptr: Tensor, indices: Tensor, num_cols: int) -> tuple[Tenso
     """Edges grouped by source and sorted by destination; order[k] is the forward position of edge k."""
     require(0 <= num_cols < 2**31, "vertex counts must be in [0, 2^31)")
     check_csr(indptr, indices, num_cols)
-    num_rows = indptr.numel() - 1
-    native = native_for(indices)
-    if native is None:
-        indptr_t, indices_t, order = reference.transpose_csr(indptr, indices, num_cols)
-    else:
-        indptr_t = torch.empty(num_cols + 1, dtype=torch.int64)
-        indices_t = torch.empty(indices.numel(), dtype=torch.int32)
-        order = torch.empty(indices.numel(), dtype=torch.int64)
-        native.transpose_csr(
-            pointer(indptr),
-            pointer(indices),
-            num_rows,
-            num_cols,
-            indices.numel(),
-            pointer(indptr_t),
-            pointer(indices_t),
-            pointer(order),
-            threads(),
-        )
-    trust_csr(indptr_t, indices_t, num_rows)
+    indptr_t, indices_t, order = kernel(reference.transpose_csr, indices)(indptr, indices, num_cols)
+    trust_csr(indptr_t, indices_t, indptr.numel() - 1)
     return indptr_t, indices_t, order

@@ -1,12 +1,14 @@
-"""Memory that is used again: large results come from blocks that earlier results have left.
+"""A pool of memory blocks for large results.
 
 The system clears every page before a process may see it, which for a matrix of a hundred megabytes takes longer than
-most kernels that fill it. So a block goes back to a pool when the last tensor on it dies, and the next result of its
-size takes it over, pages and all. Blocks ask for huge pages. Those that nobody wants for a while are given back, and so
-are the oldest where results of ever new sizes would let idle blocks hold more than live ones ever did.
+most kernels that fill it. So a block goes back to the pool when the last tensor on it dies, and the next result of its
+size reuses it, pages and all. Blocks ask for huge pages. A block that serves no request for a while is given back to
+the system, and so are the oldest ones where results of ever new sizes would let idle blocks hold more than live ones
+ever did.
 
-Blocks can also lie in a file (`spill_to`): then the system writes pages out when memory runs short and reads them in
-again when they are touched, and results may be larger than memory.
+How the pool works is its `Policy`, which `set_policy` changes inside a `scoped_policy` block. Blocks may lie in files
+(`spill_folder`): the system then writes pages out when memory runs short and reads them again when they are touched, so
+that results may be larger than memory.
 """
 
 import ctypes
@@ -18,12 +20,15 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from weft.disk.space import reserve, writing
 
 SMALLEST_BYTES = 1 << 20  # what is smaller comes from torch's own allocator
 _GRAIN_BYTES = 1 << 21  # a huge page
@@ -32,45 +37,56 @@ _M_MMAP_THRESHOLD, _HEAP_BYTES = -3, 1 << 17  # of glibc: its number in malloc.h
 _PATIENCE = 512  # requests after which a block that served none of them is given back
 
 
+@dataclass(frozen=True)
+class Policy:
+    """How the pool gets and keeps its blocks."""
+
+    spill_folder: Path | None = None  # where blocks lie in files; None: in memory
+    low_memory: bool = False  # idle blocks are freed before new ones are made: fewer bytes held, more pages cleared
+
+
 class _Pool:
     def __init__(self) -> None:
         self._idle: list[tuple[int, mmap.mmap]] = []  # (request at which it was put here, block), oldest first
-        self._returned: deque[mmap.mmap] = deque()  # by finalisers, which may run anywhere: appending is atomic
+        # (generation, block), put here by finalisers, which may run anywhere: appending is atomic.
+        self._returned: deque[tuple[int, mmap.mmap]] = deque()
         self._requests = 0
         self._lock = threading.Lock()  # finalisers do not take it
         self._live: dict[int, int] = {}  # address and bytes of blocks that tensors lie on
         self._most_live = 0
-        self.folder: Path | None = None  # where blocks lie in files; None: in memory
-        self.thrifty = False  # give idle blocks back before new ones are made
+        self._generation = 0  # blocks that were made before the last `clear` are not used again
+        self.policy = Policy()
 
     def take(self, num_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         """Bytes whose block comes back when the array, and every tensor on it, is gone."""
         with self._lock:
             self._requests += 1
             while self._returned:
-                self._idle.append((self._requests, self._returned.popleft()))
+                generation, returned = self._returned.popleft()
+                if generation == self._generation:
+                    self._idle.append((self._requests, returned))
             while self._idle and self._requests - self._idle[0][0] > _PATIENCE:
                 self._idle.pop(0)
             block = self._best(num_bytes)
             live = sum(list(self._live.values())) + (num_bytes if block is None else len(block))
             self._most_live = max(self._most_live, live)
             if block is None:
-                self._make_room(num_bytes if self.thrifty else live + self.idle_bytes() - 2 * self._most_live)
+                self._make_room(num_bytes if self.policy.low_memory else live + self.idle_bytes() - 2 * self._most_live)
         if block is None:
-            block = _new_block(num_bytes, self.folder)
+            block = _new_block(num_bytes, self.policy.spill_folder)
         array = np.frombuffer(block, dtype=np.uint8, count=num_bytes)
         self._live[array.ctypes.data] = len(block)
-        weakref.finalize(array, self._give_back, block, array.ctypes.data).atexit = False
+        weakref.finalize(array, self._give_back, self._generation, block, array.ctypes.data).atexit = False
         return array
 
     def _make_room(self, num_bytes: int) -> None:
-        """Lets go of idle blocks, oldest first, until they held so many bytes."""
+        """Frees idle blocks, oldest first, until they came to this many bytes."""
         while self._idle and num_bytes > 0:
             num_bytes -= len(self._idle.pop(0)[1])
 
-    def _give_back(self, block: mmap.mmap, address: int) -> None:
+    def _give_back(self, generation: int, block: mmap.mmap, address: int) -> None:
         self._live.pop(address, None)
-        self._returned.append(block)
+        self._returned.append((generation, block))
 
     def holds(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage().data_ptr() in self._live
@@ -85,12 +101,16 @@ class _Pool:
         return None if best is None else self._idle.pop(best)[1]
 
     def idle_bytes(self) -> int:
-        return sum(len(block) for _, block in self._idle) + sum(len(block) for block in self._returned)
+        returned = (block for generation, block in list(self._returned) if generation == self._generation)
+        return sum(len(block) for _, block in self._idle) + sum(map(len, returned))
 
     def clear(self) -> None:
-        self._idle.clear()
-        self._returned.clear()
-        self._most_live = 0
+        """Frees all idle blocks, and later those that tensors still lie on."""
+        with self._lock:
+            self._generation += 1
+            self._idle.clear()
+            self._returned.clear()
+            self._most_live = 0
 
 
 _pool = _Pool()
@@ -119,27 +139,41 @@ def release() -> None:
     _pool.clear()
 
 
-def spill_to(folder: Path | None) -> None:
-    """From now on large results lie in files of this folder, which are gone when the process is; None: in memory."""
-    _pool.clear()
-    _pool.folder = folder
+_scopes = 0  # `scoped_policy` blocks that have been entered
 
 
-def be_thrifty(thrifty: bool = True) -> None:
-    """From now on what is idle makes way for what is new: fewer bytes held, more pages cleared.
+@contextmanager
+def scoped_policy() -> Iterator[None]:
+    """`set_policy` holds until the end of the block; then the policy of before is back, and no idle block is kept."""
+    global _scopes
+    before = _pool.policy
+    _scopes += 1
+    try:
+        yield
+    finally:
+        _scopes -= 1
+        _pool.clear()
+        _pool.policy = before
 
-    The C library, too, is told to keep nothing of what is not small: by itself it moves the bound up with every large
-    tensor that is freed, and what is below stays in a heap that only grows.
-    """
-    _pool.thrifty = thrifty
-    if not thrifty:
-        return
-    with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _HEAP_BYTES)
+
+def set_policy(policy: Policy) -> None:
+    """Changes how the pool works, for the rest of the innermost `scoped_policy` block."""
+    if not _scopes:
+        raise RuntimeError("set_policy is for use inside `with scoped_policy()`, which puts the policy of before back")
+    if policy.spill_folder != _pool.policy.spill_folder:
+        _pool.clear()
+    _pool.policy = policy
+    if policy.low_memory:
+        # The C library too is told to keep no large heap: by itself it raises this bound with every large tensor that
+        # is freed, and what is below the bound stays in a heap that only grows. It cannot be told to do so again, so
+        # that this is the one setting that outlives the scope.
+        with suppress(OSError, AttributeError):  # another C library
+            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _HEAP_BYTES)
 
 
 def spills() -> bool:
-    return _pool.folder is not None
+    """Whether large results lie in files."""
+    return _pool.policy.spill_folder is not None
 
 
 @contextmanager
@@ -166,8 +200,8 @@ def _as_it_is(tensor: Any) -> Any:
 def _new_block(num_bytes: int, folder: Path | None) -> mmap.mmap:
     size = -(-num_bytes // _GRAIN_BYTES) * _GRAIN_BYTES
     if folder is not None:
-        with tempfile.TemporaryFile(dir=folder) as file:  # it has no name: the last mapping ends it
-            file.truncate(size)
+        with writing(folder, size), tempfile.TemporaryFile(dir=folder) as file:  # no name: the last mapping ends it
+            reserve(file.fileno(), size, folder)
             return mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED)
     block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     filled = num_bytes // _GRAIN_BYTES * _GRAIN_BYTES  # of a huge page that is touched, all of it is taken

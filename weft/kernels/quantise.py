@@ -7,12 +7,10 @@ that travel. Rounding goes up or down by a hash of (key, global id, column), so 
 import torch
 from torch import Tensor
 
-from weft.kernels import reference_quantise as reference
+from weft.kernels import reference
+from weft.kernels.backends import kernel
 from weft.kernels.checks import check_index, check_shape, check_state, require
-from weft.kernels.native import native_for, pointer, threads
-
-HEADER_BYTES = reference.HEADER_BYTES
-_UINT64 = 0xFFFFFFFFFFFFFFFF
+from weft.kernels.reference.quantise import HEADER_BYTES
 
 
 def packed_bytes(width: int, bits: int) -> int:
@@ -49,17 +47,8 @@ def pack(
         check_state("spans", spans, (rows,), torch.float32)
     if rows == 0 or x.shape[1] == 0:
         return -1
-    native = native_for(x)
-    if native is None:
-        return reference.pack(x, index, bits, offsets, ids, key, out, spans)
-    x, ids = x.contiguous(), ids.contiguous()
     index = None if index is None else index.long().contiguous()
-    return int(
-        native.pack(
-            pointer(x), x.shape[1], pointer(index), rows, pointer(bits), pointer(offsets), pointer(ids),
-            key & _UINT64, pointer(out), pointer(spans), threads(),
-        )
-    )  # fmt: skip
+    return kernel(reference.pack, x)(x.contiguous(), index, bits, offsets, ids.contiguous(), key, out, spans)
 
 
 def unpack(
@@ -79,15 +68,8 @@ def unpack(
     check_state("message", message, tuple(message.shape), torch.uint8)
     if rows == 0 or into.shape[1] == 0:
         return into
-    native = native_for(into)
-    if native is None:
-        return reference.unpack(message, bits, offsets, into, index, add)
     index = None if index is None else index.long().contiguous()
-    native.unpack(
-        pointer(message), into.shape[1], rows, pointer(bits), pointer(offsets), pointer(index), pointer(into), add,
-        threads(),
-    )  # fmt: skip
-    return into
+    return kernel(reference.unpack, into)(message, bits, offsets, into, index, add)
 
 
 def _check_layout(rows: int, bits: Tensor, offsets: Tensor) -> None:

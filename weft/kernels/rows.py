@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from weft.kernels import memory, reference
+from weft.kernels import reference
+from weft.kernels.arguments import accumulator_dtype
+from weft.kernels.backends import kernel
 from weft.kernels.checks import (
-    accumulator_dtype,
     check_csr,
     check_index,
     check_rows,
@@ -13,7 +14,6 @@ from weft.kernels.checks import (
     check_state,
     require,
 )
-from weft.kernels.native import code, native_for, pointer, threads
 
 
 def spmm(
@@ -45,32 +45,9 @@ def spmm(
         check_shape("col_scale", col_scale, (x.shape[0],), scalar)
         col_scale = col_scale.contiguous()
     require(out is not None or not accumulate, "accumulate needs `out`, the sums so far")
-    native = native_for(x)
-    if out is None:
-        out = memory.empty((num_rows, width), x.dtype, x.device)
-    else:
-        wide = scalar if out.dtype == scalar else x.dtype
-        check_state("out", out, (num_rows, width), wide)
-    if native is None:
-        return reference.spmm(indptr, indices, x, weight, row_scale, col_scale, out, accumulate)
-    x = x.contiguous()
-    native.spmm(
-        pointer(indptr),
-        pointer(indices),
-        num_rows,
-        indices.numel(),
-        pointer(x),
-        code(x),
-        width,
-        pointer(weight),
-        pointer(row_scale),
-        pointer(col_scale),
-        pointer(out),
-        code(out),
-        accumulate,
-        threads(),
-    )
-    return out
+    if out is not None:
+        check_state("out", out, (num_rows, width), scalar if out.dtype == scalar else x.dtype)
+    return kernel(reference.spmm, x)(indptr, indices, x.contiguous(), weight, row_scale, col_scale, out, accumulate)
 
 
 def max_absorb(
@@ -91,31 +68,14 @@ def max_absorb(
     if weight is not None:
         check_shape("weight", weight, (indices.numel(),), scalar)
         weight = weight.contiguous()
-    native = native_for(x)
-    if native is None:
-        reference.max_absorb(indptr, indices, x, weight, out, count)
-        return
-    x = x.contiguous()
-    native.max_absorb(
-        pointer(indptr),
-        pointer(indices),
-        shape[0],
-        indices.numel(),
-        pointer(x),
-        code(x),
-        shape[1],
-        pointer(weight),
-        pointer(out),
-        pointer(count),
-        threads(),
-    )
+    kernel(reference.max_absorb, x)(indptr, indices, x.contiguous(), weight, out, count)
 
 
 def max_finish(out: Tensor, count: Tensor) -> None:
     """Rows without in-edges become 0."""
     check_state("count", count, tuple(out.shape), torch.int32)
     check_state("out", out, tuple(count.shape), out.dtype)
-    reference.max_finish(out, count)
+    kernel(reference.max_finish, out)(out, count)
 
 
 def max_backward(
@@ -142,25 +102,8 @@ def max_backward(
     if weight_t is not None:
         check_shape("weight_t", weight_t, (indices_t.numel(),), scalar)
         weight_t = weight_t.contiguous()
-    native = native_for(x)
-    if native is None:
-        reference.max_backward(indptr_t, indices_t, x, weight_t, out, grad_share, dx)
-        return
-    x, out, grad_share = x.contiguous(), out.contiguous(), grad_share.contiguous()
-    native.max_backward(
-        pointer(indptr_t),
-        pointer(indices_t),
-        x.shape[0],
-        indices_t.numel(),
-        pointer(x),
-        code(x),
-        x.shape[1],
-        pointer(weight_t),
-        pointer(out),
-        pointer(grad_share),
-        pointer(dx),
-        threads(),
-    )
+    run = kernel(reference.max_backward, x)
+    run(indptr_t, indices_t, x.contiguous(), weight_t, out.contiguous(), grad_share.contiguous(), dx)
 
 
 def gather(x: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
@@ -170,23 +113,7 @@ def gather(x: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
     shape = (index.numel(), *x.shape[1:])
     if out is not None:
         check_state("out", out, shape, x.dtype)
-    native = native_for(x)
-    if native is None:
-        return reference.gather(x, index, out)
-    if out is None:
-        out = memory.empty(shape, x.dtype)
-    x, index = x.contiguous(), index.contiguous()
-    row_bytes = out[:1].numel() * out.element_size() if out.numel() else 0
-    native.gather(
-        pointer(x),
-        pointer(index),
-        index.dtype == torch.int64,
-        index.numel(),
-        row_bytes,
-        pointer(out),
-        threads(),
-    )
-    return out
+    return kernel(reference.gather, x)(x.contiguous(), index.contiguous(), out)
 
 
 def scatter_add(out: Tensor, index: Tensor, rows: Tensor) -> Tensor:
@@ -200,19 +127,4 @@ def scatter_add(out: Tensor, index: Tensor, rows: Tensor) -> Tensor:
         f"rows are {rows.dtype}, which does not add into {out.dtype}",
     )
     check_state("out", out, tuple(out.shape), out.dtype)
-    native = native_for(out)
-    if native is None or out.dtype == torch.bfloat16:
-        return reference.scatter_add(out, index, rows)
-    rows, index = rows.contiguous(), index.contiguous()
-    native.scatter_add(
-        pointer(out),
-        out.shape[0],
-        out.shape[1],
-        pointer(index),
-        index.dtype == torch.int64,
-        index.numel(),
-        pointer(rows),
-        code(rows),
-        threads(),
-    )
-    return out
+    return kernel(reference.scatter_add, out)(out, index.contiguous(), rows.contiguous())

@@ -1,23 +1,15 @@
-"""Sampling in plain Python and torch: the same edges as the native kernels draw."""
+"""Sampling in plain Python and torch: every backend draws these edges."""
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from weft.kernels.sampling import InEdges, Method, Sampled, SideEdges
+from weft.kernels.arguments import InEdges, Method, Sampled, SideEdges
+from weft.kernels.hash import MASK64, splitmix64_int
 
-_MASK = (1 << 64) - 1
 FLOYD_MOST = 64
-
-
-def splitmix64(value: int) -> int:
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
 
 
 def _unit(random: int) -> float:
@@ -29,32 +21,78 @@ def draw(key: int, degree: int, k: int) -> list[int]:
     if k > FLOYD_MOST:
         found: list[int] = []
         for at in range(degree):
-            if (splitmix64((key + at) & _MASK) * (degree - at)) >> 64 < k - len(found):
+            if (splitmix64_int((key + at) & MASK64) * (degree - at)) >> 64 < k - len(found):
                 found.append(at)
         return found
     drawn: list[int] = []
     for count in range(k):
         last = degree - k + count
-        pick = (splitmix64((key + count) & _MASK) * (last + 1)) >> 64
+        pick = (splitmix64_int((key + count) & MASK64) * (last + 1)) >> 64
         drawn.append(last if pick in drawn else pick)
     return drawn
 
 
-def draw_weighted(key: int, weight: list[float], k: int) -> list[int]:
-    """The k smallest of -log(u) / weight."""
-    marks = [
-        (-math.log(_unit(splitmix64((key + at) & _MASK))) / value, at) for at, value in enumerate(weight) if value > 0
-    ]
-    return sorted(at for _, at in sorted(marks)[:k])
+def sampling_interval(weight: list[float], k: int) -> float:
+    """An edge of weight w is to be drawn with probability min(1, w / interval), k in all; 0: all with a weight are."""
+    positive = [value for value in weight if value > 0]
+    if len(positive) <= k:
+        return 0.0
+    rest, certain = 0.0, 0
+    for value in positive:  # from the first to the last: sum() may round otherwise
+        rest += value
+    interval = rest / k if k else math.inf
+    while max(positive) >= interval:
+        above, rest = sum(value >= interval for value in positive), 0.0
+        for value in positive:
+            rest += value if value < interval else 0.0
+        if above == certain or above >= k:
+            break
+        certain = above
+        interval = rest / (k - certain)
+    return interval
+
+
+def draw_weighted(key: int, weight: list[float], k: int, interval: float) -> list[int]:
+    """k edges, each with its probability (Deville and Tille's pivotal method), ascending."""
+    drawn: list[int] = []
+    playing, mass = -1, 0.0
+    for at, value in enumerate(weight):
+        if len(drawn) == k:
+            break
+        if not value > 0:
+            continue
+        if value >= interval:
+            drawn.append(at)
+            continue
+        if playing < 0:
+            playing, mass = at, value
+            continue
+        random = _unit(splitmix64_int((key + at) & MASK64))
+        if mass + value < interval:
+            mass += value
+            playing = at if random * mass <= value else playing
+            continue
+        before, after = interval - value, interval - mass
+        first = random * (before + after) <= before
+        drawn.append(playing if first else at)
+        playing = at if first else playing
+        mass = mass + value - interval
+    if len(drawn) < k and playing >= 0:
+        drawn.append(playing)
+    return sorted(drawn)
 
 
 def sample(
-    edges: "InEdges", rows: Tensor, bounds: Tensor, keys: Tensor, fanout: int, method: "Method", positions: bool
-) -> "Sampled":
-    from weft.kernels.sampling import Sampled
-
+    edges: InEdges,
+    rows: Tensor,
+    bounds: Tensor,
+    keys: Tensor,
+    fanout: int,
+    method: Method = "neighbour",
+    positions: bool = False,
+) -> Sampled:
     found: list[int] = []
-    indptr = [0]
+    indptr, intervals = [0], [0.0] * rows.numel()
     starts, limits = edges.indptr.tolist(), bounds.tolist()
     for batch, key in enumerate(keys.tolist()):
         for row in rows[limits[batch] : limits[batch + 1]].tolist():
@@ -63,30 +101,40 @@ def sample(
                 taken = list(range(degree))
             elif method == "labor":
                 ids = edges.col_ids[edges.indices[begin : begin + degree].long()].tolist()
-                draws = (_unit(splitmix64((key ^ source) & _MASK)) for source in ids)
+                draws = (_unit(splitmix64_int((key ^ source) & MASK64)) for source in ids)
                 taken = [at for at, value in enumerate(draws) if value <= fanout / degree]
             else:
-                row_key = splitmix64((key ^ int(edges.row_ids[row])) & _MASK)
+                row_key = splitmix64_int((key ^ int(edges.row_ids[row])) & MASK64)
                 if method == "weighted":
                     assert edges.weight is not None
-                    taken = draw_weighted(row_key, edges.weight[begin : begin + degree].tolist(), fanout)
+                    weight = edges.weight[begin : begin + degree].tolist()
+                    interval = intervals[len(indptr) - 1] = sampling_interval(weight, fanout)
+                    taken = draw_weighted(row_key, weight, fanout, interval)
                 else:
                     taken = draw(row_key, degree, fanout)
             found += [begin + at for at in taken]
             indptr.append(len(found))
     where = torch.tensor(found, dtype=torch.int64)
     degrees = edges.indptr.diff()[rows.long()].int()
-    return Sampled(degrees, torch.tensor(indptr), edges.indices[where], where if positions else None)
+    kept = torch.tensor(intervals, dtype=torch.float64) if method == "weighted" else None
+    return Sampled(degrees, torch.tensor(indptr), edges.indices[where], where if positions else None, kept)
 
 
 def merge_sides(
-    first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], first_columns: int, ids: Tensor, order: bool
+    first: tuple[Tensor, Tensor],
+    second: tuple[Tensor, Tensor],
+    first_columns: int,
+    ids: Tensor,
+    order: bool = False,
+    after_piece: Callable[[], None] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     rows = torch.arange(first[0].numel() - 1)
     row = torch.cat([rows.repeat_interleave(side[0].diff()) for side in (first, second)])
     columns = torch.cat([first[1], second[1] + first_columns])
     by_id = torch.argsort(ids[columns.long()], stable=True)
     stood = by_id[torch.argsort(row[by_id], stable=True)]
+    if after_piece is not None:
+        after_piece()
     return first[0] + second[0], columns[stood], stood if order else None
 
 
@@ -96,6 +144,14 @@ def number_new(table: Tensor, nodes: Tensor, known: int, ends: Tensor) -> tuple[
             table[end], nodes[known] = known, end
             known += 1
     return known, table[ends.long()]
+
+
+def number_known(table: Tensor, nodes: Tensor) -> None:
+    table[nodes.long()] = torch.arange(nodes.numel(), dtype=torch.int32)
+
+
+def forget(table: Tensor, nodes: Tensor) -> None:
+    table[nodes.long()] = -1
 
 
 def find_slots(
@@ -136,9 +192,7 @@ def with_loops(
     return out_indptr, columns, torch.cat([loops, others[keep]])[order]
 
 
-def split_columns(indptr: Tensor, indices: Tensor, border: int, stood: bool) -> "tuple[SideEdges, SideEdges]":
-    from weft.kernels.sampling import SideEdges
-
+def split_columns(indptr: Tensor, indices: Tensor, border: int, stood: bool) -> tuple[SideEdges, SideEdges]:
     sides = []
     for keep, start in ((indices < border, 0), (indices >= border, border)):
         before = torch.cat([torch.zeros(1, dtype=torch.int64), torch.cumsum(keep, 0)])

@@ -1,4 +1,4 @@
-"""Attention in plain torch, block by block: the reference of weft.kernels' fused kernels.
+"""Attention in plain torch, block by block.
 
 State of a destination and head: m (largest logit so far), l (sum of exp(e - m)), o (sum of exp(e - m) z).
 Blocks of in-edges may come in any order; dropout zeroes normalised coefficients, so it touches o, not l.
@@ -8,7 +8,9 @@ Blocks of in-edges may come in any order; dropout zeroes normalised coefficients
 import torch
 from torch import Tensor
 
-from weft.kernels.reference import Dropout, keep_edges, rows_of
+from weft.kernels.arguments import Dropout
+from weft.kernels.reference.csr import rows_of
+from weft.kernels.reference.masks import keep_edges
 
 
 def _split(rows: Tensor, state: Tensor) -> Tensor:
@@ -59,7 +61,7 @@ def gat_absorb(
 
 def attend_finish(l: Tensor, o: Tensor) -> None:
     state = _split(o, l)
-    state.copy_(torch.where(l[:, :, None] > 0, state / l[:, :, None], 0.0))
+    state.copy_(torch.where(l[:, :, None] == 0, 0.0, state / l[:, :, None]))
 
 
 def gat_backward(

@@ -1,5 +1,5 @@
-// Edges on their way from files to parts: counted, grouped by block, sorted, their vertices assigned, cut into what is
-// local and what is remote. Everything runs on one thread: workers are the parallelism.
+// Out-of-core partitioning: edges from files are counted, grouped by bucket and sorted, their vertices are assigned to
+// parts, and edges are divided into local and remote ones. Functions run on one thread: workers are the parallelism.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -78,7 +78,7 @@ int64_t group_edges(List<const int32_t> src, List<const int32_t> dst, List<const
 
 // The in-edges of vertices first, first + 1, ...: each row's sources ascending. With `order` (else empty) equal ones
 // stay in the order in which they came, and order[k] is the number of the pair that became edge k.
-void sort_block(Table<const int32_t> pairs, int64_t first, List<int64_t> indptr, List<int32_t> indices,
+void sort_bucket(Table<const int32_t> pairs, int64_t first, List<int64_t> indptr, List<int32_t> indices,
                 List<int64_t> order) {
     const int64_t edges = length(pairs), rows = length(indptr) - 1;
     const bool ordered = length(order) > 0;
@@ -89,7 +89,7 @@ void sort_block(Table<const int32_t> pairs, int64_t first, List<int64_t> indptr,
     std::fill(start, start + rows + 1, 0);
     for (int64_t k = 0; k < edges; ++k) {
         const int64_t row = pair[2 * k + 1] - first;
-        require(row >= 0 && row < rows, "an edge is not of this block");
+        require(row >= 0 && row < rows, "an edge is not of this bucket");
         ++start[row + 1];
     }
     for (int64_t row = 0; row < rows; ++row) start[row + 1] += start[row];
@@ -244,13 +244,13 @@ void number_bits(List<int32_t> positions, List<const uint64_t> bits, List<const 
 
 }  // namespace
 
-void bind_external(nb::module_& module) {
+void bind_out_of_core(nb::module_& module) {
     using namespace nb::literals;
     const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
     module.def("count_edges", &count_edges, "src"_a, "dst"_a, "both_ways"_a, "degrees"_a, unlocked);
     module.def("group_edges", &group_edges, "src"_a, "dst"_a, "weight"_a, "without_loops"_a, "shift"_a,
                "group_of_cell"_a, "pairs"_a, "weight_out"_a, "counts"_a, unlocked);
-    module.def("sort_block", &sort_block, "pairs"_a, "first"_a, "indptr"_a, "indices"_a, "order"_a, unlocked);
+    module.def("sort_bucket", &sort_bucket, "pairs"_a, "first"_a, "indptr"_a, "indices"_a, "order"_a, unlocked);
     module.def("stream_rows", &stream_rows, "indptr"_a, "indices"_a, "first"_a, "owner"_a, "load"_a, "limit"_a,
                "filled"_a, "price"_a, "per_part"_a, unlocked);
     module.def("locate", &locate, "indptr"_a, "indices"_a, "owner"_a, "position"_a, "starts"_a, "counts"_a, unlocked);

@@ -1,9 +1,9 @@
-"""Quantised rows in plain torch: the same bytes as the native kernels write."""
+"""Quantised rows in plain torch: every backend writes these bytes."""
 
 import torch
 from torch import Tensor
 
-from weft.kernels.reference import _GOLDEN, _LOW32, _shift, _signed, splitmix64
+from weft.kernels.hash import GOLDEN, MASK32, shift_right, signed, splitmix64
 
 HEADER_BYTES = 6
 SMALLEST_STEP = 2.0**-100
@@ -12,12 +12,12 @@ DRAW_BITS = 13  # a step is cut into 2^13: with more, the largest draw could lea
 
 def draws(ids: Tensor, width: int, key: int) -> Tensor:
     """DRAW_BITS random bits for each (id, column), int64 [R, D]: both ends of one hash for columns 16 apart."""
-    row = splitmix64(ids * _signed(_GOLDEN) + _signed(key))
+    row = splitmix64(ids * signed(GOLDEN) + signed(key))
     column = torch.arange(width, device=ids.device)
-    v = ((row & _LOW32)[:, None] + (column // 32 * 16 + column % 16) * 0x9E3779B9) & _LOW32
-    v = ((v ^ (v >> 16)) * 0x85EBCA6B) & _LOW32
-    v = ((v ^ (v >> 13)) * 0xC2B2AE35) & _LOW32
-    v = v ^ (v >> 16) ^ _shift(row, 32)[:, None]
+    v = ((row & MASK32)[:, None] + (column // 32 * 16 + column % 16) * 0x9E3779B9) & MASK32
+    v = ((v ^ (v >> 16)) * 0x85EBCA6B) & MASK32
+    v = ((v ^ (v >> 13)) * 0xC2B2AE35) & MASK32
+    v = v ^ (v >> 16) ^ shift_right(row, 32)[:, None]
     return torch.where(column // 16 % 2 == 1, v >> (32 - DRAW_BITS), v & ((1 << DRAW_BITS) - 1))
 
 
@@ -35,7 +35,7 @@ def pack(
     ids: Tensor,
     key: int,
     out: Tensor,
-    spans: Tensor | None,
+    spans: Tensor | None = None,
 ) -> int:
     x = x if index is None else x[index]
     lo, hi = x.amin(1), x.amax(1)
@@ -59,7 +59,9 @@ def pack(
     return int(bad.nonzero()[0]) if bool(bad.any()) else -1
 
 
-def unpack(message: Tensor, bits: Tensor, offsets: Tensor, into: Tensor, index: Tensor | None, add: bool) -> Tensor:
+def unpack(
+    message: Tensor, bits: Tensor, offsets: Tensor, into: Tensor, index: Tensor | None = None, add: bool = False
+) -> Tensor:
     width = into.shape[1]
     rows_of = torch.arange(bits.numel(), device=into.device) if index is None else index
     for b in (2, 4, 8):

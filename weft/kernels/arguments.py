@@ -1,0 +1,43 @@
+"""What kernels take and return beside single tensors, for the functions of weft.kernels and every backend alike."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Dropout = tuple[float, int, Tensor, Tensor]  # p, key, dst global ids int64 [N], src global ids int64 [M]
+Method = Literal["neighbour", "weighted", "labor"]
+METHODS: tuple[Method, ...] = ("neighbour", "weighted", "labor")
+
+
+def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
+    """bf16 rows are summed in float32; float32 and float64 in themselves."""
+    return torch.float32 if dtype == torch.bfloat16 else dtype
+
+
+class InEdges(NamedTuple):
+    """The in-edges of some rows, with the global ids by which draws are keyed."""
+
+    indptr: Tensor  # int64 [N + 1]
+    indices: Tensor  # int32 [E], columns
+    weight: Tensor | None  # float32 [E]
+    row_ids: Tensor  # int64 [N]
+    col_ids: Tensor  # int64 [M]
+
+
+class Sampled(NamedTuple):
+    """The edges that were drawn for R rows."""
+
+    degrees: Tensor  # int32 [R], the number of in-edges among which each row's were drawn
+    indptr: Tensor  # int64 [R + 1]
+    columns: Tensor  # int32 [S]
+    positions: Tensor | None  # int64 [S], the position of each drawn edge among all in-edges
+    intervals: Tensor | None  # float64 [R], by weight: w / interval, or 1 above it, is the probability of an edge
+
+
+class SideEdges(NamedTuple):
+    """The edges of each row whose columns lie on one side of a border."""
+
+    indptr: Tensor  # int64 [N + 1]
+    indices: Tensor  # int32
+    stood: Tensor | None  # int64, the position of each edge before the split
