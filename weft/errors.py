@@ -1,24 +1,66 @@
-"""The one exception that means "the user can mend this": printed as a sentence, never as a traceback."""
+"""The one exception that means "the user can mend this", and the one form in which failures are printed."""
 
 import difflib
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
 class UserError(ValueError):
-    """What is wrong, where, and what to do about it, in one sentence."""
+    """Raised for what the user can mend: what is wrong, where, and what to do about it, in one sentence.
+
+    >>> try:
+    ...     weft.load("synthetic:tinny")
+    ... except weft.UserError as mistake:
+    ...     print(mistake)
+    unknown synthetic graph 'tinny': did you mean 'tiny'?
+    """
+
+
+class Terminated(SystemExit):
+    """SIGTERM or SIGHUP came: whatever is half-made is removed on the way out, as after Ctrl-C."""
 
 
 class WorkerLost(RuntimeError):
-    """A worker of the run stopped answering; the message names worker, step and operation."""
+    """Raised when a worker of the run has stopped answering: the message names worker, step and operation.
+
+    >>> with weft.init_workers() as comm:
+    ...     try:
+    ...         total = comm.all_reduce(torch.ones(1))
+    ...     except weft.WorkerLost as lost:  # the other workers have gone on to their ends, and so must this one
+    ...         print(lost)
+    ...         raise
+    """
+
+
+class StopTraining(Exception):
+    """Raised for a run to end after the epoch at hand: by a function that was given as `on_epoch`.
+
+    >>> def until_two(record):
+    ...     if record["epoch"] == 2:
+    ...         raise weft.StopTraining
+    >>> run = weft.train("synthetic:tiny", run="my-run", quiet=True, on_epoch=until_two, train={"epochs": 9})
+    >>> run.summary["epochs"]
+    2
+    """
+
+
+def print_error(message: object) -> None:
+    """Prints a failure in the form that all of them have: one line on stderr, `error: SENTENCE`."""
+    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    name = "\x1b[1;31merror:\x1b[0m" if coloured else "error:"
+    print(name, " ".join(str(message).split()), file=sys.stderr, flush=True)
+
+
+def describe_error(error: BaseException) -> str:
+    """An exception of a program, by its kind and its message."""
+    return f"{type(error).__name__}: {error}".strip(": ")
 
 
 EXTRAS = {  # optional packages, and which of weft's extras brings them
     "pymetis": "partition",
-    "graphdatascience": "data",
     "torch_geometric": "data",
-    "ogb": "data",
-    "zmq": "serverless",
     "boto3": "serverless",
     "botocore": "serverless",
     "aiohttp": "serverless",
