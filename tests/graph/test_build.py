@@ -1,5 +1,7 @@
 """Edges in memory to a checked graph."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -122,7 +124,7 @@ def test_missing_labels_and_several_labels() -> None:
         ({"src": [0], "dst": [1], "x": np.array([["a"], ["b"]])}, "numbers are needed"),
         ({"src": [0], "dst": [1], "y": [0, 4], "num_classes": 3}, "label of vertex 1 is 4, outside 0..2"),
         ({"src": [0], "dst": [1], "y": [0, -2]}, "label of vertex 1 is -2"),
-        ({"src": [0], "dst": [1], "y": [0.5, 1]}, "whole numbers"),
+        ({"src": [0], "dst": [1], "y": [0.5, 1], "label_kind": "classes"}, "whole numbers"),
         ({"src": [0], "dst": [1], "y": [0, 1, 2], "num_nodes": 2}, "3 labels for 2 vertices"),
         ({"src": [0], "dst": [1], "y": [[0, 2], [1, 1]]}, "row 0 of the labels"),
         ({"src": [0], "dst": [1], "train_mask": [False, False]}, "no training vertex"),
@@ -169,7 +171,7 @@ def test_what_cannot_be_trained_is_said() -> None:
 def test_text_ids_find_integer_ids() -> None:
     known = IdMap(np.array([10, 20]))
     assert known.find(np.array(["20", "10"]), "row").tolist() == [1, 0]
-    with pytest.raises(UserError, match="use one kind"):
+    with pytest.raises(UserError, match="write them alike"):
         known.find(np.array(["ten"]), "row")
 
 
@@ -177,3 +179,20 @@ def test_large_finite_features_are_fine_and_opposite_infinities_are_not() -> Non
     assert from_edges([0], [1], x=np.full((2, 4), 3e38, np.float32)).num_features == 4
     with pytest.raises(UserError, match="first in row 0"):
         from_edges([0], [1], x=[[np.inf, -np.inf], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"born": [1, 2]}, "'born' has shape [2] for 3 vertices"),
+        ({"x": [1, 2, 3]}, "'x' has an argument of its own"),
+        ({"local_indptr": [1, 2, 3]}, "weft keeps another array under that name"),
+        ({"a/b": [1, 2, 3]}, "rename it"),
+        ({"born": ["a", "b", "c"]}, "give numbers"),
+        ({"born": [0.0, np.inf, 1.0]}, "vertex data 'born' have NaN or infinite values, first in row 1"),
+    ],
+)
+def test_vertex_data_that_cannot_be_kept(columns: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as raised:
+        from_edges([0, 1], [1, 2], vertex_data=columns)
+    assert words in str(raised.value)

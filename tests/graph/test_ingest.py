@@ -17,6 +17,7 @@ from tests.graph.test_build import edges_of
 from weft.errors import UserError
 from weft.graph import ingest, ingest_edges, load_graph, save_graph
 from weft.graph.graph import Graph
+from weft.graph.ids import IdMap
 
 EDGES = np.array([[10, 30, 30, 20, 40], [20, 10, 20, 20, 10]])  # ids; one self-loop
 IDS = np.array([40, 10, 30, 20])  # the order of the features file
@@ -114,7 +115,7 @@ def test_features_labels_and_split_by_id(suffix: str, together: bool, tmp_path: 
     split = masks if suffix == "npz" else {"split": SPLIT}
     if together:
         nodes = write_nodes(tmp_path / f"n.{suffix}", {"id": IDS, "x": X, "y": Y, **split})
-        graph = ingest_edges(edges, features=nodes)
+        graph = ingest_edges(edges, features=nodes, raw_features=True)
     else:
         mixed = np.array([2, 0, 3, 1])  # each file in another order
         graph = ingest_edges(
@@ -124,6 +125,7 @@ def test_features_labels_and_split_by_id(suffix: str, together: bool, tmp_path: 
             split=write_nodes(
                 tmp_path / f"s.{suffix}", {"id": IDS[::-1], **{key: value[::-1] for key, value in split.items()}}
             ),
+            raw_features=True,
         )
     assert graph.original_ids is not None and graph.original_ids.tolist() == IDS.tolist()
     assert named_edges(graph) == EXPECTED
@@ -220,8 +222,8 @@ def test_any_ids_survive_parquet_and_the_folder(
     assert loaded.num_nodes == len(ids)
 
 
-def test_text_across_many_blocks_keeps_one_dictionary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.graph.tables.BLOCK_BYTES", 256)
+def test_text_across_many_chunks_keeps_one_dictionary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.graph.tables.CHUNK_BYTES", 256)
     rng = np.random.default_rng(0)
     names = np.array([f"n{k}" for k in range(50)])
     ends = rng.integers(0, 50, (2, 500))
@@ -232,7 +234,7 @@ def test_text_across_many_blocks_keeps_one_dictionary(tmp_path: Path, monkeypatc
 
 
 def test_integers_that_become_text_half_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.graph.tables.BLOCK_BYTES", 256)
+    monkeypatch.setattr("weft.graph.tables.CHUNK_BYTES", 256)
     (tmp_path / "e.csv").write_text("src,dst\n" + "1,2\n" * 500 + "2,three\n")
     graph = ingest_edges(tmp_path / "e.csv")
     assert set(named_edges(graph)) == {("1", "2"), ("2", "three")}
@@ -276,8 +278,8 @@ SOUND = "src,dst\n1,2\n2,3\n"
         (text(e_csv="src,src\n1,2\n"), {}, "two columns called 'src'"),
         (text(e_csv=SOUND, x_csv="id,a\n1,1\n2,1\n"), {}, "edge 1 of"),
         (text(e_csv=SOUND, x_csv="id,a\n1,1\n2,1\n2,1\n3,1\n"), {}, "id '2' occurs twice"),
-        (text(e_csv=SOUND, x_csv="id,a\n1,1\n2,nan\n3,1\n"), {}, "first in row 1"),
-        (text(e_csv=SOUND, x_csv="id,a\n1,1\n2,\n3,1\n"), {}, "first in row 1"),
+        (text(e_csv=SOUND, x_csv="id,a\n1,1\n2,nan\n3,1\n"), {"raw_features": True}, "first in row 1"),
+        (text(e_csv=SOUND, x_csv="id,a\n1,1\n2,\n3,1\n"), {"raw_features": True}, "first in row 1"),
         (text(e_csv=SOUND, x_csv="id,a\n1,1\n2,inf\n3,1\n"), {}, "NaN or infinite"),
         (text(e_csv=SOUND, x_csv="id,a\n1,1\n2,red\n3,1\n"), {}, "column 'a'"),
         (text(e_csv=SOUND, x_csv="id,a\n"), {}, "x.csv has no rows"),
@@ -287,7 +289,10 @@ SOUND = "src,dst\n1,2\n2,3\n"
         (text(e_csv=SOUND, y_csv="id,label\n1,0\n1,1\n"), {}, "id '1' occurs twice"),
         (text(e_csv=SOUND, y_csv="id,label\n1,0\n2,5\n"), {"num_classes": 3}, "outside 0..2"),
         (text(e_csv=SOUND, y_csv="id,label\n1,0\n2,-3\n"), {}, "is -3"),
-        (text(e_csv=SOUND, y_csv="id,label\n1,0.5\n2,1\n"), {}, "whole numbers"),
+        (text(e_csv=SOUND, y_csv="id,label\n1,0.5\n2,1\n"), {"label_kind": "classes"}, "whole numbers"),
+        (text(e_csv=SOUND, y_csv="id,label\n1,0.5\n2,inf\n"), {}, "the label of vertex 1 is infinite"),
+        (text(e_csv=SOUND, y_csv="id,label\n1,red\n2,blue\n"), {"label_kind": "numbers"}, "are names"),
+        (text(e_csv=SOUND, y_csv="id,label\n1,0.5\n"), {"label_kind": "number"}, "did you mean 'numbers'?"),
         (text(e_csv=SOUND, y_csv="id\n1\n2\n"), {}, "no label column"),
         (text(e_csv=SOUND, s_csv="id,split\n1,trian\n"), {}, "did you mean 'train'?"),
         (text(e_csv=SOUND, s_csv="id,split\n1,test\n2,val\n"), {}, "no training vertex"),
@@ -308,14 +313,14 @@ def test_truncated_files(suffix: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     path = write_edges(tmp_path / f"e.{suffix}", rng.integers(0, 1000, (2, 5000)))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match=r"cannot be read|truncated"):
         ingest(path)
 
 
 def test_missing_files_and_wrong_shapes(tmp_path: Path) -> None:
     edges = write_edges(tmp_path / "e.csv", np.array([[0, 1], [1, 2]]))
     for argument in ("features", "labels", "split"):
-        with pytest.raises(UserError, match="does not exist"):
+        with pytest.raises(UserError, match="is missing"):
             ingest_edges(edges, **{argument: tmp_path / "none.csv"})  # type: ignore[arg-type]
     with pytest.raises(UserError, match="does not exist"):
         ingest(tmp_path / "none.csv")
@@ -335,7 +340,7 @@ def test_missing_files_and_wrong_shapes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="5 rows for 3 vertices"):
         ingest_edges(edges, features=tmp_path / "x.npy", labels=tmp_path / "y.npy")
     np.save(tmp_path / "o.npy", np.array([{"code": 1}]), allow_pickle=True)
-    with pytest.raises(UserError, match=r"cannot be read as npy"):
+    with pytest.raises(UserError, match=r"is no plain npy file"):
         ingest_edges(edges, features=tmp_path / "o.npy")
 
 
@@ -345,3 +350,31 @@ def test_rows_of_different_length_in_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [0, 1, 2], "x": ragged}), tmp_path / "n.parquet")
     with pytest.raises(UserError, match=r"row 2 of .* has 1 features"):
         ingest_edges(edges, features=tmp_path / "n.parquet")
+
+
+def test_ids_that_would_become_one_stay_two(tmp_path: Path) -> None:
+    """ "01" and "1" are the same integer, but not the same id."""
+    edges = tmp_path / "edges.csv"
+    edges.write_text("src,dst\n01,1\n1,2\n")
+    graph = ingest_edges(edges)
+    assert graph.original_ids is not None and graph.original_ids.tolist() == ["01", "1", "2"]
+    assert edges_of(graph) == [(0, 1), (1, 2)]
+    (tmp_path / "x.csv").write_text("id,x\n01,5\n1,6\n2,7\n")
+    graph = ingest_edges(edges, features=tmp_path / "x.csv", raw_features=True)
+    assert graph.original_ids is not None and graph.original_ids.tolist() == ["01", "1", "2"]
+    assert graph.x is not None and graph.x.tolist() == [[5], [6], [7]]
+    (tmp_path / "x.csv").write_text("id,x\n0,4\n1,6\n2,7\n")
+    with pytest.raises(UserError, match=r"'01'.* integers: write them alike"):
+        ingest_edges(edges, features=tmp_path / "x.csv")
+    with pytest.raises(UserError, match=r"'01'.* integers: write them alike"):
+        IdMap(np.array([0, 1])).find(np.array(["1", "01"]), "row")
+    assert IdMap(np.array([0, 7])).find(np.array(["7", "0"]), "row").tolist() == [1, 0]
+
+
+def test_a_leading_zero_elsewhere_leaves_integers_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text("src,dst,zip\n5,10,07001\n10,5,10001\n")
+    graph = ingest_edges(tmp_path / "edges.csv", src_column="src", dst_column="dst")
+    assert graph.original_ids is not None and graph.original_ids.tolist() == [5, 10]
+    (tmp_path / "edges.csv").write_text("src,dst,weight\n0,10,0.5\n10,0,0\n")
+    graph = ingest_edges(tmp_path / "edges.csv")
+    assert graph.original_ids is not None and graph.original_ids.tolist() == [0, 10]

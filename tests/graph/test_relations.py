@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from weft.cli.show import graph_rows
 from weft.errors import UserError
 from weft.graph import describe, from_dgl, from_edges, from_pyg, ingest, load_npz, open_graph, synthetic, to_undirected
 from weft.graph.graph import Graph
-from weft.show import graph_rows
 
 SRC, DST = np.array([4, 1, 1, 0, 4]), np.array([0, 0, 0, 4, 4])
 KIND = np.array(["owns", "owns", "knows", "knows", "owns"])

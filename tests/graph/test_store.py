@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 
+from tests.graph.sealing import reseal
 from weft.errors import UserError
 from weft.graph import from_edges, load_graph, save_graph, synthetic
+from weft.graph.csr import EDGE_DATA
 from weft.graph.files import FolderWriter, drop_pages, read_array, read_manifest
-from weft.graph.graph import EDGE_DATA, Graph
+from weft.graph.graph import Graph
 
 
 def assert_same(one: Graph, two: Graph) -> None:
     assert one.fingerprint == two.fingerprint
-    for name in ("x", "y", "train_mask", "val_mask", "test_mask"):
-        a, b = getattr(one, name), getattr(two, name)
-        assert (a is None) == (b is None), name
-        if a is not None:
-            assert a.dtype == b.dtype and torch.equal(a, b), name
+    assert list(one.vertex_data) == list(two.vertex_data)
+    for name, rows in one.vertex_data.items():
+        assert rows.dtype == two.vertex_data[name].dtype and torch.equal(rows, two.vertex_data[name]), name
     for name in ("indptr", "indices", *EDGE_DATA):
         a, b = getattr(one.adjacency, name), getattr(two.adjacency, name)
         assert (a is None) == (b is None) and (a is None or (a.dtype == b.dtype and torch.equal(a, b))), name
@@ -44,6 +44,7 @@ def everything(**changes: object) -> Graph:
         "train_mask": np.array([[1, 0, 0, 0], [0, 1, 0, 0]], bool),
         "val_mask": np.array([[0, 1, 0, 0], [1, 0, 0, 0]], bool),
         "test_mask": np.array([[0, 0, 0, 1], [0, 0, 0, 1]], bool),
+        "vertex_data": {"born": np.array([2**40, 5, -1, 7]), "level": np.array([1, 2, 3, 255], np.uint8)},
         "name": "pets",
         "meta": {"source": "here"},
     }
@@ -135,6 +136,7 @@ def test_arrays_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     save_graph(from_edges([0, 1], [1, 0]), tmp_path / "g")
     file = tmp_path / "g" / "indptr.npy"
     np.save(file, np.array([0, 1, 9]))
+    reseal(tmp_path / "g")
     with pytest.raises(UserError, match="do not belong together"):
         load_graph(tmp_path / "g")
 
@@ -144,6 +146,9 @@ def test_a_fingerprint_that_is_not_the_edges_is_refused(tmp_path: Path) -> None:
     manifest = tmp_path / "g" / "manifest.json"
     described = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**described, "fingerprint": "0" * 64}))
+    with pytest.raises(UserError, match=r"manifest\.json was altered"):
+        load_graph(tmp_path / "g")
+    reseal(tmp_path / "g")
     with pytest.raises(UserError, match="fingerprint"):
         load_graph(tmp_path / "g", verify=True)
 
@@ -157,7 +162,7 @@ def test_nothing_stays_after_a_failure_and_nothing_is_overwritten(
     with pytest.raises(TypeError):
         save_graph(bad, tmp_path / "g")
     assert list(tmp_path.iterdir()) == []
-    nan = replace(everything(), x=torch.full((4, 2), float("nan")))
+    nan = everything().with_vertex_data(x=torch.full((4, 2), float("nan")))
     with pytest.raises(UserError, match="NaN"):
         save_graph(nan, tmp_path / "g")
     assert list(tmp_path.iterdir()) == []

@@ -62,7 +62,7 @@ def test_directed_and_weighted() -> None:
 
 
 def accuracy_of_a_linear_model(x: np.ndarray, graph: Graph) -> float:
-    """Ridge regression onto one-hot labels: a fair judge of both inputs, and quick."""
+    """Ridge regression onto one-hot labels: a fair comparison of both inputs, and quick."""
     assert graph.y is not None and graph.train_mask is not None and graph.test_mask is not None
     y, train, test = graph.y.numpy(), graph.train_mask.numpy(), graph.test_mask.numpy()
     x = (x - x.mean(0)) / x.std(0)

@@ -1,16 +1,15 @@
 """One door to every graph: `open_graph(spec)`."""
 
-import importlib.util
+import importlib
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from weft.errors import UserError, not_installed, unknown
-from weft.graph.build import from_edges, to_undirected
+from weft.errors import UserError, unknown
+from weft.graph.build import to_undirected
+from weft.graph.cora import load_cora
 from weft.graph.edgelist import EDGE_FILES
 from weft.graph.files import MANIFEST
 from weft.graph.foreign import from_pyg, load_graphbolt_folder, require
@@ -18,11 +17,12 @@ from weft.graph.graph import Graph
 from weft.graph.ingest import SPLIT_SPECS, ingest_edges, is_edge_file, is_split_spec
 from weft.graph.npz import KEYS, load_npz, read_npz_names
 from weft.graph.ogb import ARCHIVES, is_ogb_folder, load_ogb, load_ogb_folder
-from weft.graph.splits import parse_split, per_class_split
+from weft.graph.splits import parse_split
 from weft.graph.store import load_graph
 from weft.graph.synthetic import PREFIX, PRESETS, parse_synthetic
 
 DATA_FOLDER = "WEFT_DATA"  # environment: a folder of NAME.npz files and graph folders; downloads go there too
+MISSING_ROWS = "error"  # where nothing is said about ids without a row
 ABOUT_EDGES = {"edge_index", "weight", "relation", "edge_features"}  # arrays of an npz that holds no whole graph
 PYG_PREFIX = "pyg:"
 PYG = {  # name: class in torch_geometric.datasets, its name argument
@@ -39,14 +39,16 @@ PYG = {  # name: class in torch_geometric.datasets, its name argument
     "yelp": ("Yelp", None),
     "amazon-products": ("AmazonProducts", None),
 }
-CORA_CLASSES = (
-    *("Neural_Networks", "Rule_Learning", "Reinforcement_Learning", "Probabilistic_Methods"),
-    *("Theory", "Genetic_Algorithms", "Case_Based"),
-)
 
 
 def open_graph(spec: str | Path, root: str | Path | None = None) -> Graph:
-    """A named data set, a graph folder, an npz file, `synthetic:NAME?key=value,...`, another library's folder."""
+    """A named data set, a graph folder, an npz file, `synthetic:NAME?key=value,...`, another library's folder.
+
+    >>> weft.load("synthetic:tiny?nodes=500").num_nodes  # as weft.load("cora"), weft.load("my-graph")
+    500
+
+    root: where named data sets lie or are downloaded to, instead of the folder that WEFT_DATA names.
+    """
     text = str(spec)
     if text.startswith(PREFIX):
         return parse_synthetic(text)
@@ -67,7 +69,7 @@ def ingest(source: str | Path, **options: Any) -> Graph:
 
     A graph that is whole already takes a name, `undirected`, and a split such as `random:0.6,0.2@SEED`.
     """
-    given = {key: value for key, value in options.items() if value not in (None, False, ())}
+    given = {key: value for key, value in options.items() if value not in (None, False, (), {}, MISSING_ROWS)}
     path = Path(source)
     if is_edge_file(path) and not _is_whole(path):
         return ingest_edges(path, **options)
@@ -124,35 +126,6 @@ def known_names(root: str | Path | None = None) -> list[str]:
 
 def data_folder(root: str | Path | None = None) -> Path:
     return Path(root or os.environ.get(DATA_FOLDER) or Path.home() / ".cache" / "weft")
-
-
-def load_cora() -> Graph:
-    """Cora from the wheel `graphdatascience`. It has no split: this one is seeded, 20 per class / 500 / 1000.
-
-    It is drawn like Planetoid's public split but is not that split, so that accuracies differ by a point or two.
-    """
-    found = importlib.util.find_spec("graphdatascience")
-    if found is None or not found.submodule_search_locations:
-        raise not_installed("graphdatascience", "the data set 'cora'")
-    folder = Path(next(iter(found.submodule_search_locations))) / "resources" / "cora"
-    if not (folder / "cora_nodes.parquet.gzip").is_file():
-        raise UserError("the installed graphdatascience carries no Cora: install version 1.12 or later")
-    nodes = pq.read_table(folder / "cora_nodes.parquet.gzip")
-    edges = pq.read_table(folder / "cora_rels.parquet.gzip")
-    features = nodes["features"].combine_chunks()
-    graph = from_edges(
-        edges["sourceNodeId"].to_numpy(),
-        edges["targetNodeId"].to_numpy(),
-        ids=nodes["nodeId"].to_numpy(),
-        x=features.flatten().to_numpy().reshape(len(features), -1).astype("float32"),
-        y=nodes["subject"].to_numpy(),
-        undirected=True,
-        drop_duplicates=True,
-        class_names=CORA_CLASSES,
-        name="cora",
-        meta={"source": "graphdatascience", "split": "seeded, 20 per class / 500 / 1000, not the public one"},
-    )
-    return per_class_split(graph)
 
 
 def _open_folder(path: Path) -> Graph:

@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 
 from weft.graph.graph import Graph
+from weft.graph.preparation import Preparation
+from weft.graph.splits import known
 
 EDGES_PER_CHUNK = 1 << 24
+VERTICES_LOOKED_AT = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Description:
     feature_dtype: str | None
     num_classes: int
     multi_label: bool
+    num_targets: int  # numbers that are to be predicted of each vertex; 0: labels are classes
     weighted: bool
     relations: tuple[tuple[str, int], ...]  # name (or number) and edges of each relation; empty: one kind of edges
     num_edge_features: int
@@ -38,10 +42,12 @@ class Description:
     structure_bytes: int
     feature_bytes: int
     fingerprint: str
+    feature_moments: tuple[float, float, float] | None  # mean, spread, largest size, of some thousand vertices
+    preparation: Preparation | None  # of the features, where a file was ingested
 
 
 def describe(graph: Graph) -> Description:
-    """Counts, degrees, homophily and split sizes; reads every edge once or twice, never a feature."""
+    """Counts, degrees, homophily and split sizes; reads every edge once or twice, and some features."""
     adjacency = graph.adjacency
     degree = adjacency.degrees()
     ordered = torch.sort(degree).values
@@ -49,10 +55,10 @@ def describe(graph: Graph) -> Description:
     def quantile(q: float) -> int:
         return int(ordered[min(int(q * (ordered.numel() - 1) + 0.5), ordered.numel() - 1)])
 
-    same, judged, loops, duplicates = _edge_counts(graph)
+    same, comparable, loops, duplicates = _edge_counts(graph)
     labelled = 0
     if graph.y is not None:
-        labelled = int((graph.y >= 0).sum()) if graph.y.dim() == 1 else int((graph.y >= 0).any(1).sum())
+        labelled = int(known(graph.y).sum())
     tensors = (adjacency.indptr, adjacency.indices, *adjacency.edge_data.values())
     return Description(
         name=graph.name,
@@ -62,6 +68,7 @@ def describe(graph: Graph) -> Description:
         feature_dtype=None if graph.x is None else str(graph.x.dtype).removeprefix("torch."),
         num_classes=graph.num_classes,
         multi_label=graph.multi_label,
+        num_targets=graph.num_targets,
         weighted=adjacency.weight is not None,
         relations=_relation_sizes(graph),
         num_edge_features=graph.num_edge_features,
@@ -74,13 +81,23 @@ def describe(graph: Graph) -> Description:
         degree_p90=quantile(0.9),
         degree_p99=quantile(0.99),
         degree_max=int(ordered[-1]),
-        homophily=same / judged if judged else None,
+        homophily=same / comparable if comparable else None,
         labelled=labelled,
         splits=_split_sizes(graph),
         structure_bytes=sum(tensor.nbytes for tensor in tensors),
         feature_bytes=0 if graph.x is None else graph.x.nbytes,
         fingerprint=graph.fingerprint,
+        feature_moments=_feature_moments(graph),
+        preparation=graph.preparation,
     )
+
+
+def _feature_moments(graph: Graph) -> tuple[float, float, float] | None:
+    """Mean, spread and largest size of the features of vertices that lie evenly among all."""
+    if graph.x is None or not graph.x.numel():
+        return None
+    values = graph.x[:: -(-graph.num_nodes // VERTICES_LOOKED_AT)].double()
+    return float(values.mean()), float(values.std(correction=0)), float(values.abs().max())
 
 
 def is_undirected(graph: Graph) -> bool:
@@ -114,8 +131,8 @@ def _chunks(graph: Graph) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
 
 
 def _edge_counts(graph: Graph) -> tuple[int, int, int, int]:
-    same = judged = loops = duplicates = 0
-    labels = graph.y if graph.y is not None and graph.y.dim() == 1 else None
+    same = comparable = loops = duplicates = 0
+    labels = graph.y if graph.y is not None and graph.y.dim() == 1 and not graph.num_targets else None
     for row, column, relation in _chunks(graph):
         loops += int((row == column).sum())
         repeats = (row[1:] == row[:-1]) & (column[1:] == column[:-1])
@@ -124,10 +141,10 @@ def _edge_counts(graph: Graph) -> tuple[int, int, int, int]:
         duplicates += int(repeats.sum())
         if labels is not None:
             first, second = labels[row], labels[column]
-            known = (first >= 0) & (second >= 0)
-            same += int(((first == second) & known).sum())
-            judged += int(known.sum())
-    return same, judged, loops, duplicates
+            both = (first >= 0) & (second >= 0)
+            same += int(((first == second) & both).sum())
+            comparable += int(both.sum())
+    return same, comparable, loops, duplicates
 
 
 def _relation_sizes(graph: Graph) -> tuple[tuple[str, int], ...]:
@@ -139,14 +156,13 @@ def _relation_sizes(graph: Graph) -> tuple[tuple[str, int], ...]:
 
 
 def _split_sizes(graph: Graph) -> tuple[dict[str, int], ...]:
-    masks = {role: getattr(graph, f"{role}_mask") for role in ("train", "val", "test")}
-    present = {role: mask.reshape(-1, graph.num_nodes) for role, mask in masks.items() if mask is not None}
+    present = {split: mask.reshape(-1, graph.num_nodes) for split, mask in graph.masks.items()}
     if not present:
         return ()
     count = next(iter(present.values())).shape[0]
     sizes = []
     for split in range(count):
         parts = {role: mask[split] for role, mask in present.items()}
-        overlap = int((sum(part.to(torch.int8) for part in parts.values()) > 1).sum())
+        overlap = int((torch.stack(list(parts.values())).sum(0) > 1).sum())
         sizes.append({**{role: int(part.sum()) for role, part in parts.items()}, "overlap": overlap})
     return tuple(sizes)

@@ -10,11 +10,21 @@ import numpy as np
 import pyarrow as pa
 
 from weft.errors import UserError, unknown
-from weft.graph.files import Array
-from weft.graph.ids import IdMap, normal_ids
+from weft.graph.files import Array, map_npy
+from weft.graph.ids import IdMap, as_integers, normal_ids
 from weft.graph.npz import read_npz
 from weft.graph.relations import number_names
-from weft.graph.tables import PARQUET, TEXT, TableFile, kind_of, number_rows, open_table, read_batches, to_numpy
+from weft.graph.tables import (
+    PARQUET,
+    TEXT,
+    TableFile,
+    has_leading_zeros,
+    kind_of,
+    number_rows,
+    open_table,
+    read_batches,
+    to_numpy,
+)
 
 SRC_NAMES = ("src", "source", "from", "u", "head", "src_id", "source_id", "sourcenodeid", "from_id", "node_1")
 DST_NAMES = ("dst", "target", "to", "v", "tail", "dst_id", "dest", "destination", "target_id", "targetnodeid")
@@ -69,12 +79,10 @@ def read_edges(path: Path, asked: EdgeColumns = EdgeColumns(), header: bool | No
 
 def read_npy(path: Path) -> Array:
     """An npy file, memory-mapped (copy on write)."""
-    if not path.exists():
-        raise UserError(f"{path} does not exist")
-    try:
-        return np.asanyarray(np.load(path, mmap_mode="c", allow_pickle=False))
-    except (ValueError, OSError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as npy ({error}): it is truncated, or no plain array") from None
+    array = map_npy(path, "give an npy file of one plain array")
+    if array.dtype.hasobject:
+        raise UserError(f"{path} holds objects: give an npy file of one plain array")
+    return array
 
 
 def number_vertices(edges: EdgeList, known: IdMap | None, path: Path) -> tuple[Array, Array, Array | None]:
@@ -82,6 +90,9 @@ def number_vertices(edges: EdgeList, known: IdMap | None, path: Path) -> tuple[A
     if edges.names is not None:
         if known is None:
             order = np.argsort(edges.names)
+            alike = np.flatnonzero(edges.names[order][1:] == edges.names[order][:-1])
+            if alike.size:  # as numpy compares text: without zeros (NUL) at its end
+                raise UserError(f"two ids of {path} are both '{edges.names[order[alike[0]]]}': write them differently")
             rank = np.empty(order.size, np.int64)
             rank[order] = np.arange(order.size)
             return rank[edges.src], rank[edges.dst], edges.names[order]
@@ -147,13 +158,23 @@ def _from_table(path: Path, asked: EdgeColumns, header: bool | None) -> EdgeList
     types = {name: pa.float32() for name in (found.weight, *found.features) if name is not None}
     if found.relation is not None:
         types[found.relation] = pa.string()  # numbers or not is seen when all are known
+    text_columns = {src_column: pa.string(), dst_column: pa.string(), **types}
+    if has_leading_zeros(table):
+        return _with_integers(_collect(table, found, text_columns))
     try:
         return _collect(table, found, {src_column: pa.int64(), dst_column: pa.int64(), **types})
     except UserError as error:
-        text_columns = {src_column: pa.string(), dst_column: pa.string(), **types}
         if table.parquet or "conversion error to int64" not in str(error):
             raise
         return _collect(table, found, text_columns)
+
+
+def _with_integers(edges: EdgeList) -> EdgeList:
+    """Ids that were read as text as integers, where no two of them become one by that."""
+    numbers = None if edges.names is None else as_integers(edges.names)
+    if numbers is None:
+        return edges
+    return replace(edges, src=numbers[edges.src], dst=numbers[edges.dst], names=None)
 
 
 def _collect(table: TableFile, found: EdgeColumns, types: dict[str, pa.DataType]) -> EdgeList:

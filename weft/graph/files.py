@@ -1,7 +1,7 @@
 """Folders of memory-mappable arrays with a manifest that proves them whole.
 
-A folder holds `NAME.npy` files and a `manifest.json` with each array's shape, dtype and sha256 and any
-metadata of its kind. It is written under a temporary name, flushed, and renamed: it exists whole or not at
+A folder holds `NAME.npy` files and a `manifest.json` with each array's shape, dtype and sha256, any metadata of its
+kind, and a digest of all that. It is written under a temporary name, flushed, and renamed: it exists whole or not at
 all.
 """
 
@@ -10,139 +10,272 @@ import json
 import mmap
 import os
 import shutil
+import stat
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import IO, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from weft.disk import Claim, open_file, read_json, reserve, writing
 from weft.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
+STAMP = ".verified.json"  # beside a manifest: which files were verified, see weft.graph.verify
+DIGEST = "manifest_sha256"
+AGAIN = "make the folder again"
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_file(path, AGAIN) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class FolderWriter:
-    """Writes a folder of arrays; use as a context manager. On an exception nothing stays behind.
+class ArrayWriter:
+    """Writes arrays into a folder of its own and, at the end, their manifest; use as a context manager."""
 
-    `add` returns the array's sha256; `create` gives a memory-mapped array to fill in pieces.
-    """
-
-    def __init__(self, path: Path, kind: str, overwrite: bool = False) -> None:
-        self.path, self.kind, self.overwrite = Path(path), kind, overwrite
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.folder, self.kind = folder, kind
         self.meta: dict[str, Any] = {}
-        self._arrays: dict[str, dict[str, Any]] = {}
+        self.arrays: dict[str, dict[str, Any]] = {}  # shape, dtype and sha256 of each
         self._open: dict[str, Array] = {}
 
-    def __enter__(self) -> "FolderWriter":
-        if self.path.exists() and not self.overwrite:
-            raise UserError(f"{self.path} exists already: remove it, choose another --out, or pass --overwrite")
-        if self.path.exists() and not (self.path / MANIFEST).exists() and any(self.path.iterdir()):
-            raise UserError(f"{self.path} exists and is no {self.kind} folder: it will not be overwritten")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
-        shutil.rmtree(self.temporary, ignore_errors=True)
-        self.temporary.mkdir()
+    def __enter__(self) -> "ArrayWriter":
+        with writing(self.folder):
+            self.folder.mkdir()
         return self
 
     def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """A writable array on disk, to be filled before the folder is closed. `name` may hold one '/'."""
-        file = self.temporary / f"{name}.npy"
-        file.parent.mkdir(exist_ok=True)
-        if 0 in shape:  # nothing to map
-            np.save(file, np.empty(shape, dtype))
-            self._open[name] = np.empty(shape, dtype)
-        else:
-            self._open[name] = np.lib.format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
+        """A writable array on disk, to be filled before the folder is closed."""
+        file = self.folder / f"{name}.npy"
+        self._open[name] = create_npy(file, shape, np.dtype(dtype))
+        self.arrays[name] = {"shape": list(shape), "dtype": np.dtype(dtype).str}  # its sha256 when it is full
         return self._open[name]
 
     def add(self, name: str, array: Array) -> None:
-        file = self.temporary / f"{name}.npy"
-        file.parent.mkdir(exist_ok=True)
-        np.save(file, np.ascontiguousarray(array), allow_pickle=False)
-        self._arrays[name] = self._describe(name, array)
+        write_npy(self.folder / f"{name}.npy", array)
+        self.arrays[name] = self._describe(name, array)
 
     def adopt(self, name: str) -> None:
-        """Counts in a `NAME.npy` that was written into the temporary folder by other hands, whole."""
-        file = self.temporary / f"{name}.npy"
+        """Counts in a `NAME.npy` that was written into the folder by other hands, whole."""
+        file = self.folder / f"{name}.npy"
         with file.open("rb") as handle:
             np.lib.format.read_magic(handle)
             shape, _, dtype = np.lib.format.read_array_header_1_0(handle)
-        self._arrays[name] = {"shape": list(shape), "dtype": dtype.str, "sha256": sha256_of(file)}
+        self.arrays[name] = {"shape": list(shape), "dtype": dtype.str, "sha256": sha256_of(file)}
 
     def _describe(self, name: str, array: Array) -> dict[str, Any]:
-        file = self.temporary / f"{name}.npy"
-        return {"shape": list(array.shape), "dtype": array.dtype.str, "sha256": sha256_of(file)}
+        digest = sha256_of(self.folder / f"{name}.npy")
+        return {"shape": list(array.shape), "dtype": array.dtype.str, "sha256": digest}
 
-    def __exit__(self, kind: object, value: object, trace: object) -> None:
-        if kind is not None:
-            shutil.rmtree(self.temporary, ignore_errors=True)
-            return
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.finish()
+
+    def finish(self) -> None:
+        with writing(self.folder):
+            for name, array in self._open.items():
+                if isinstance(array, np.memmap):
+                    array.flush()
+                self.arrays[name] = self._describe(name, array)
+            manifest = {"weft": self.kind, "format": FORMAT, **self.meta, "arrays": self.arrays}
+            manifest[DIGEST] = manifest_digest(json.loads(json.dumps(manifest)))
+            (self.folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+            for file in self.folder.iterdir():
+                if file.is_file():
+                    with file.open("rb") as handle:
+                        os.fsync(handle.fileno())
+
+
+class FolderWriter(ArrayWriter):
+    """The same for a folder that nobody may see half-written. On an exception nothing stays behind."""
+
+    def __init__(self, path: Path, kind: str, overwrite: bool = False) -> None:
+        self._claim = Claim(Path(path), (lambda found: check_own(found, kind)) if overwrite else None)
+        super().__init__(self._claim.temporary, kind)
+
+    @property
+    def temporary(self) -> Path:
+        """Where the folder is while it is being written."""
+        return self.folder
+
+    def __enter__(self) -> "FolderWriter":
+        self._claim.__enter__()
         try:
-            self._finish()
-        except BaseException:  # a full disk, a key press: nothing stays then either
-            shutil.rmtree(self.temporary, ignore_errors=True)
+            super().__enter__()
+        except BaseException:
+            self._claim.__exit__()
             raise
+        return self
 
-    def _finish(self) -> None:
-        for name, array in self._open.items():
-            if isinstance(array, np.memmap):
-                array.flush()
-            self._arrays[name] = self._describe(name, array)
-        manifest = {"weft": self.kind, "format": FORMAT, **self.meta, "arrays": self._arrays}
-        (self.temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-        for file in self.temporary.rglob("*"):
-            if file.is_file():
-                with file.open("rb") as handle:
-                    os.fsync(handle.fileno())
-        if self.path.exists():
-            shutil.rmtree(self.path)
-        self.temporary.rename(self.path)
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        try:
+            super().__exit__(kind, value, trace)
+            if kind is None:
+                self._open.clear()
+                self._claim.publish()
+        finally:
+            self._claim.__exit__()
+
+
+def create_npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An npy file of zeros, mapped to be written. Its room is reserved: a full disk shows here, not as SIGBUS."""
+    if 0 in shape:  # nothing to map
+        write_npy(path, np.empty(shape, dtype))
+        return np.empty(shape, dtype)
+    with writing(path), path.open("w+b") as file:
+        write_header(file, shape, dtype)
+        first = file.tell()
+        file.flush()
+        reserve(file.fileno(), first + dtype.itemsize * int(np.prod(shape, dtype=np.int64)), path)
+        return np.memmap(file, dtype, "r+", first, shape)
+
+
+def write_npy(path: Path, array: Array) -> None:
+    """The bytes that numpy would save."""
+    array = np.ascontiguousarray(array)
+    with writing(path, array.nbytes), path.open("wb") as file:
+        # Not the file itself: numpy would write to its descriptor, and not tell why that failed.
+        np.lib.format.write_array(_Sink(file), array, allow_pickle=False)
+
+
+class _Sink:
+    def __init__(self, file: IO[bytes]) -> None:
+        self.write = file.write
+
+
+def write_header(file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+# -- what may be replaced ---------------------------------------------------------------------------------------
+
+
+def check_own(path: Path, kind: str) -> None:
+    """Refuses a folder that is not weft's, of this kind, or in which lies anything that weft has not written."""
+    if not path.is_dir() or path.is_symlink():
+        raise UserError(f"{path} is no folder: it will not be overwritten")
+    if not any(path.iterdir()):
+        return
+    if not (path / MANIFEST).exists():
+        raise UserError(f"{path} is no {kind} folder of weft's: it will not be overwritten")
+    try:
+        foreign = _foreign(path, read_manifest(path, kind))
+    except UserError as error:
+        raise UserError(f"{error}; it will not be overwritten: remove it yourself if nothing in it is needed") from None
+    if foreign is not None:
+        raise UserError(
+            f"{foreign} is not a file of weft's, and to overwrite {path} would remove it: move it elsewhere first"
+        )
+
+
+def _foreign(path: Path, manifest: Mapping[str, Any]) -> Path | None:
+    """Something in a folder of weft's that its manifest does not name."""
+    own = {MANIFEST, *(f"{name}.npy" for name in manifest["arrays"])}
+    parts = {f"part-{part:04d}" for part in range(len(manifest.get("part_manifests", ())))}
+    for entry in sorted(path.iterdir()):
+        is_folder = stat.S_ISDIR(entry.lstat().st_mode)
+        if not is_folder and (entry.name in own or entry.name.startswith(STAMP)):
+            continue
+        if not is_folder or entry.name not in parts:
+            return entry
+        found = _foreign(entry, read_manifest(entry, "part")) if any(entry.iterdir()) else None
+        if found is not None:
+            return found
+    return None
+
+
+def remove_own(path: Path, kind: str) -> None:
+    """Removes a folder of weft's, if it is there."""
+    if os.path.lexists(path):
+        check_own(path, kind)
+        shutil.rmtree(path)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------
+
+
+def manifest_digest(manifest: Mapping[str, Any]) -> str:
+    """sha256 of all that a manifest says but this."""
+    content = {key: value for key, value in manifest.items() if key != DIGEST}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def read_manifest(path: Path, kind: str) -> dict[str, Any]:
     """The manifest of a folder of this kind ("graph", "partition", ...)."""
     file = Path(path) / MANIFEST
-    if not file.exists():
+    if not os.path.lexists(file):
         raise UserError(f"{path} is no {kind} folder: it has no {MANIFEST}")
-    try:
-        manifest = json.loads(file.read_text())
-    except ValueError as error:
-        raise UserError(f"{file} is damaged ({error}): make the folder again") from None
+    manifest = read_json(file, AGAIN)
     if not isinstance(manifest, dict) or manifest.get("weft") != kind:
         found = manifest.get("weft") if isinstance(manifest, dict) else None
         raise UserError(f"{path} is a {found or 'foreign'} folder, not a {kind} folder")
     if manifest.get("format") != FORMAT:
         raise UserError(f"{path} has format {manifest.get('format')}, this weft reads format {FORMAT}: make it again")
+    if manifest.get(DIGEST) != manifest_digest(manifest):
+        raise UserError(f"{file} was altered (it does not have the digest that it names): {AGAIN}")
+    _check_arrays(file, manifest.get("arrays"))
     return manifest
 
 
-def read_array(path: Path, manifest: Mapping[str, Any], name: str, verify: bool = False) -> Array:
-    """One array, memory-mapped copy-on-write; its shape and dtype are always checked, its bytes if asked."""
+def _check_arrays(file: Path, arrays: object) -> None:
+    try:
+        assert isinstance(arrays, dict)
+        for name, entry in arrays.items():
+            assert name and "/" not in name and "\0" not in name and not name.startswith(".")
+            assert isinstance(entry["sha256"], str) and isinstance(entry["dtype"], str)
+            assert all(isinstance(length, int) and length >= 0 for length in entry["shape"])
+    except (AssertionError, KeyError, TypeError):
+        raise UserError(f"{file} is damaged (at 'arrays'): {AGAIN}") from None
+
+
+def read_array(path: Path, manifest: Mapping[str, Any], name: str) -> Array:
+    """One array, memory-mapped copy-on-write; its shape and dtype are checked (its bytes by weft.graph.verify)."""
     entry = manifest["arrays"].get(name)
     file = Path(path) / f"{name}.npy"
     if entry is None:
         raise UserError(f"{path} has no array '{name}'")
-    if not file.exists():
-        raise UserError(f"{file} is missing: make {path} again")
-    if verify and sha256_of(file) != entry["sha256"]:
-        raise UserError(f"{file} was altered or truncated (its sha256 is not the manifest's): make {path} again")
-    try:
-        empty = 0 in entry["shape"]
-        array: Array = np.load(file, mmap_mode=None if empty else "c", allow_pickle=False)
-    except (ValueError, OSError) as error:
-        raise UserError(f"{file} was altered or truncated ({error}): make {path} again") from None
+    array = map_npy(file, f"make {path} again", mapped=0 not in entry["shape"])
     if list(array.shape) != entry["shape"] or array.dtype.str != entry["dtype"]:
         raise UserError(f"{file} is {array.dtype} {array.shape}, its manifest says {entry['dtype']} {entry['shape']}")
     if isinstance(array, np.memmap):
         _mapped[array.ctypes.data] = array
+    return array
+
+
+def to_file(tensor: Tensor) -> Array:
+    """A tensor as the array that is written; bfloat16, which numpy does not have, as int16 of the same bits."""
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def read_tensor(path: Path, manifest: Mapping[str, Any], name: str, bfloat16: bool = False) -> Tensor:
+    """An array of numbers as `read_array` reads it. bfloat16: its int16 are the bits of bfloat16."""
+    array = read_array(path, manifest, name)
+    if array.dtype.kind not in "bif":
+        raise UserError(f"{path / name}.npy holds {array.dtype}, which is no array of numbers: {AGAIN}")
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if bfloat16 else tensor
+
+
+def map_npy(file: Path, advice: str, mapped: bool = True) -> Array:
+    """An npy file, memory-mapped copy-on-write."""
+    with open_file(file, advice):
+        pass
+    try:
+        array = np.load(file, mmap_mode="c" if mapped else None, allow_pickle=False)
+    except Exception as error:  # a header is parsed as Python, which fails in many ways
+        raise UserError(
+            f"{file} was altered or truncated, or is no plain npy file ({' '.join(str(error).split())[:200]}): {advice}"
+        ) from None
+    if not isinstance(array, np.ndarray):
+        raise UserError(f"{file} is an archive, not a single array: {advice}")
     return array
 
 

@@ -1,6 +1,7 @@
 """Graphs of other libraries: PyG and DGL objects, PyG and GraphBolt data set folders."""
 
 import importlib
+import math
 from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor
 
+from weft.disk.reading import read_yaml
+from weft.disk.space import refuse_beyond_memory
 from weft.errors import UserError, optional
 from weft.graph.build import from_edges
+from weft.graph.convert import LabelKind
 from weft.graph.edgelist import read_edges, read_npy
 from weft.graph.files import Array
 from weft.graph.graph import Graph
@@ -40,18 +43,24 @@ class Connections(NamedTuple):
     features: Any = None
 
 
-def from_pyg(data: Any, name: str = "pyg", num_classes: int | None = None) -> Graph:
+def from_pyg(data: Any, name: str = "pyg", num_classes: int | None = None, label_kind: LabelKind = "auto") -> Graph:
     """A Graph from a torch_geometric `Data` or `HeteroData`, or from a data set that holds a single one.
 
-    `edge_type` are relations. `edge_attr` are edge weights where it is one column and there are no others, else edge
-    features. The vertices of a `HeteroData` lie one type after another, as `meta["node_types"]` counts them.
+    >>> from torch_geometric.data import Data
+    >>> data = Data(x=torch.rand(3, 2), edge_index=torch.tensor([[0, 1], [1, 2]]), y=torch.tensor([0, 1, 1]))
+    >>> weft.from_pyg(data).num_edges
+    2
+
+    `label_kind` is that of `from_edges`. `edge_type` are relations. `edge_attr` are edge weights where it is one column
+    and there are no others, else edge features. The vertices of a `HeteroData` lie one type after another, as
+    `meta["node_types"]` counts them.
     """
     if not hasattr(type(data), "num_nodes") and hasattr(data, "num_classes"):  # a data set
         if len(data) != 1:
             raise UserError(f"the PyG data set holds {len(data)} graphs: weft trains on one; pick it by index")
         num_classes, data = num_classes or int(data.num_classes), data[0]
     if hasattr(data, "edge_types"):
-        return _from_hetero_pyg(data, name, num_classes)
+        return _from_hetero_pyg(data, name, num_classes, label_kind)
     if getattr(data, "edge_index", None) is None:
         raise UserError("the PyG graph has no edge_index (an adj_t only?): convert it to edge_index first")
     weight = _first(data, *WEIGHT_KEYS)
@@ -59,6 +68,8 @@ def from_pyg(data: Any, name: str = "pyg", num_classes: int | None = None) -> Gr
     if weight is None and features is not None and features.numel() == data.edge_index.shape[1]:
         weight, features = features.reshape(-1), None
     labels = getattr(data, "y", None)
+    if labels is not None and (labels.is_floating_point() or (labels.dim() == 2 and labels.shape[1] > 1)):
+        num_classes = None  # PyG counts the values of numbers, too
     return from_edges(
         data.edge_index,
         num_nodes=int(data.num_nodes),
@@ -68,13 +79,14 @@ def from_pyg(data: Any, name: str = "pyg", num_classes: int | None = None) -> Gr
         relation=getattr(data, "edge_type", None),
         edge_features=features,
         **_splits_first(_masks(data)),
-        num_classes=None if labels is not None and labels.dim() == 2 and labels.shape[1] > 1 else num_classes,
+        num_classes=num_classes,
+        label_kind=label_kind,
         name=name,
         meta={"source": "pyg"},
     )
 
 
-def _from_hetero_pyg(data: Any, name: str, num_classes: int | None) -> Graph:
+def _from_hetero_pyg(data: Any, name: str, num_classes: int | None, label_kind: LabelKind) -> Graph:
     nodes = {
         kind: Vertices(
             int(data[kind].num_nodes or 0),
@@ -92,11 +104,17 @@ def _from_hetero_pyg(data: Any, name: str, num_classes: int | None) -> Graph:
             )
         features = getattr(data[kind], "edge_attr", None)
         edges[kind] = Connections(data[kind].edge_index, _first(data[kind], *WEIGHT_KEYS), features)
-    return _from_types(nodes, edges, name, "pyg", num_classes)
+    return _from_types(nodes, edges, name, "pyg", num_classes, label_kind)
 
 
 def from_dgl(graph: Any, name: str = "dgl") -> Graph:
     """A Graph from a DGL graph with `feat`, `label` and masks in its ndata.
+
+    >>> import dgl
+    >>> found = dgl.graph(([0, 1], [1, 2]))
+    >>> found.ndata["feat"] = torch.rand(3, 2)
+    >>> weft.from_dgl(found).num_edges
+    2
 
     The vertices of a heterogeneous graph lie one type after another, as `meta["node_types"]` counts them.
     """
@@ -135,6 +153,7 @@ def _from_types(
     name: str,
     source: str,
     num_classes: int | None = None,
+    label_kind: LabelKind = "auto",
 ) -> Graph:
     """One graph of several types of vertices, laid one after another, whose types of edges are its relations."""
     if not edges:
@@ -149,12 +168,16 @@ def _from_types(
     splits = {
         role: _joined("masks", {kind: held.masks.get(role) for kind, held in nodes.items()}, sizes) for role in ROLES
     }
+    labels = _joined("labels", {kind: held.y for kind, held in nodes.items()}, sizes, missing=None)
+    if labels is not None and labels.is_floating_point():
+        num_classes = None
     return from_edges(
         torch.cat([src for src, _ in ends]),
         torch.cat([dst for _, dst in ends]),
         num_nodes=sum(sizes.values()),
         x=_joined("features", {kind: held.x for kind, held in nodes.items()}, sizes),
-        y=_joined("labels", {kind: held.y for kind, held in nodes.items()}, sizes, missing=-1),
+        y=labels,
+        label_kind=label_kind,
         weight=_joined("weights", {" ".join(kind): links.weight for kind, links in edges.items()}, counts, missing=1),
         relation=torch.arange(len(edges)).repeat_interleave(torch.tensor(list(counts.values()))),
         relation_names=list(counts),
@@ -166,8 +189,11 @@ def _from_types(
     )
 
 
-def _joined(what: str, given: Mapping[str, Any], sizes: Mapping[str, int], missing: int = 0) -> Tensor | None:
-    """The rows of all types, one type after another; types without any get rows of `missing`."""
+def _joined(what: str, given: Mapping[str, Any], sizes: Mapping[str, int], missing: int | None = 0) -> Tensor | None:
+    """The rows of all types, one type after another; types without any get rows of `missing`.
+
+    None: of what says of labels that they are unknown, -1 or, of numbers, NaN.
+    """
     held = {kind: rows for kind, rows in given.items() if rows is not None}
     if not held:
         return None
@@ -179,7 +205,8 @@ def _joined(what: str, given: Mapping[str, Any], sizes: Mapping[str, int], missi
             f"the graph to weft, or remove the {what} of all but one type"
         )
     like = next(iter(held.values()))
-    return torch.cat([held.get(kind, like.new_full((size, *like.shape[1:]), missing)) for kind, size in sizes.items()])
+    fill = missing if missing is not None else math.nan if like.is_floating_point() else -1
+    return torch.cat([held.get(kind, like.new_full((size, *like.shape[1:]), fill)) for kind, size in sizes.items()])
 
 
 def _first(data: Any, *keys: str) -> Any:
@@ -201,15 +228,24 @@ def _splits_first(masks: Mapping[str, Any]) -> dict[str, Any]:
 def load_graphbolt_folder(path: Path) -> Graph:
     """A GraphBolt on-disk data set of one kind of vertices: metadata.yaml with npy and csv files."""
     file = path / "metadata.yaml"
+    described = read_yaml(file, "describe a graph there")
     try:
-        described = yaml.safe_load(file.read_text())
-        nodes, edges = described["graph"]["nodes"], described["graph"]["edges"]
-        count = sum(int(entry["num"]) for entry in nodes)
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, OSError) as error:
+        given = _read_graphbolt(path, file, described)
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:  # entries may be anything
         reason = " ".join(str(error).split())
         raise UserError(f"{file} is no GraphBolt description of a graph ({reason})") from None
+    return from_edges(**given)
+
+
+def _read_graphbolt(path: Path, file: Path, described: Any) -> dict[str, Any]:
+    """The arguments of `from_edges`."""
+    nodes, edges = described["graph"]["nodes"], described["graph"]["edges"]
+    count = sum(int(entry["num"]) for entry in nodes)
     if len(nodes) != 1 or len(edges) != 1:
         raise UserError(f"{path} is heterogeneous: weft trains on one kind of vertices and edges")
+    refuse_beyond_memory(8 * count, f"the labels of {count:,} vertices, of which {file} tells,")
     edge_file = path / edges[0]["path"]
     listed = read_edges(edge_file, header=False if edges[0].get("format") == "csv" else None)
     if listed.names is not None:
@@ -219,19 +255,17 @@ def load_graphbolt_folder(path: Path) -> Graph:
         if entry.get("domain") == "node" and entry.get("name") in ("feat", "feature", "x"):
             x = _graphbolt_array(path, entry)
     y, masks, classes = _graphbolt_task(path, described, count)
-    return from_edges(
-        listed.src,
-        listed.dst,
-        num_nodes=count,
-        x=x,
-        y=y,
-        train_mask=masks.get("train"),
-        val_mask=masks.get("val"),
-        test_mask=masks.get("test"),
-        num_classes=classes,
-        name=str(described.get("dataset_name") or path.name),
-        meta={"source": "graphbolt"},
-    )
+    return {
+        "src": listed.src,
+        "dst": listed.dst,
+        "num_nodes": count,
+        "x": x,
+        "y": y,
+        **{f"{role}_mask": mask for role, mask in masks.items()},
+        "num_classes": classes,
+        "name": str(described.get("dataset_name") or path.name),
+        "meta": {"source": "graphbolt"},
+    }
 
 
 def _graphbolt_task(

@@ -89,10 +89,27 @@ def _same_kind(wanted: Array, kind: str, what: str, where: str) -> Array:
     """One file may hold '7' as text where the other holds the number 7."""
     if kind == "U":
         return wanted.astype(np.str_)
+    numbers = as_integers(wanted)
+    if numbers is None:
+        at = next((text for text in wanted.tolist() if not _is_plain(text)), "")
+        raise UserError(
+            f"the ids of {what}s are text ('{at}'), those among {where} are integers: write them alike, and integers "
+            "without leading zeros or signs"
+        )
+    return numbers
+
+
+def as_integers(texts: Array) -> Array | None:
+    """Text as integers where each is written as an integer is; None where that would make one id of two ("01", "1")."""
     try:
-        return wanted.astype(np.int64)
-    except ValueError:
-        raise UserError(f"the ids of {what}s are text, those among {where} are integers: use one kind") from None
+        numbers = texts.astype(np.int64)
+    except (ValueError, OverflowError):
+        return None
+    return numbers if bool((numbers.astype(texts.dtype) == texts).all()) else None
+
+
+def _is_plain(text: str) -> bool:
+    return text.lstrip("-").isdecimal() and str(int(text)) == text
 
 
 def _duplicate(value: object, rows: Array, where: str) -> UserError:

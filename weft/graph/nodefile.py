@@ -1,8 +1,9 @@
 """What files say about vertices: ids, features, labels, splits."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +11,20 @@ import pyarrow as pa
 from weft.errors import UserError, unknown
 from weft.graph.edgelist import read_npy
 from weft.graph.files import Array
-from weft.graph.ids import normal_ids
+from weft.graph.ids import as_integers, normal_ids
 from weft.graph.npz import dense_features, read_npz
-from weft.graph.tables import PARQUET, TEXT, TableFile, kind_of, number_rows, open_table, read_batches, to_numpy
+from weft.graph.preparation import FeatureChoices, FeatureTable
+from weft.graph.tables import (
+    PARQUET,
+    TEXT,
+    TableFile,
+    count_rows,
+    has_leading_zeros,
+    kind_of,
+    open_table,
+    read_batches,
+    to_numpy,
+)
 
 ID_NAMES = ("id", "node", "node_id", "nodeid", "vertex", "vertex_id", "original_id", "paper_id")
 LABEL_NAMES = ("label", "y", "class", "labels", "target", "subject")
@@ -23,15 +35,16 @@ ROLES = {
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("", "none", "-", "unlabeled", "unlabelled"), ""),
 }
-HINT = ", or say with --id-column or --label-column what it is"
+NO_CHOICES = FeatureChoices()
 MASK_NAMES = ("train_mask", "val_mask", "test_mask")
 Masks = dict[str, Array]  # train, val, test -> boolean [N] or [S, N]
 
 
 @dataclass(frozen=True)
 class Labels:
-    y: Array  # int64 [N] or int8 [N, C], -1 unknown
+    y: Array  # [N] or [N, C]; -1 unknown of whole numbers, NaN of others
     class_names: tuple[str, ...] | None = None
+    are_names: bool = False  # y numbers the class names that the file has
 
 
 @dataclass(frozen=True)
@@ -41,9 +54,22 @@ class NodeFile:
     path: Path
     num_rows: int
     ids: Array | None = None
-    x: Array | None = None
+    x: Array | None = None  # of a file of arrays
+    table: FeatureTable | None = None  # of a table: what features are made of when it is known which vertices train
     labels: Labels | None = None
     masks: Masks | None = None
+    id_name: str | None = None  # of the column of ids in a table
+
+    def keep(self, rows: Array) -> "NodeFile":
+        """Labels and splits of some rows, which are numbers of rows."""
+        labels, masks = self.labels, self.masks
+        return replace(
+            self,
+            num_rows=rows.size,
+            ids=None if self.ids is None else self.ids[rows],
+            labels=None if labels is None else replace(labels, y=labels.y[rows]),
+            masks=None if masks is None else {role: mask[..., rows] for role, mask in masks.items()},
+        )
 
 
 def read_node_file(
@@ -54,11 +80,12 @@ def read_node_file(
     split_column: str | None = None,
     header: bool | None = None,
     num_nodes: int | None = None,  # of the graph, for splits given as lists of vertex numbers
+    choices: FeatureChoices = NO_CHOICES,  # which columns of a table are features
 ) -> NodeFile:
     """A csv, parquet, npy or npz file; a table may hold features, labels and split in different columns."""
     kind = kind_of(path)
     if kind in (*TEXT, *PARQUET):
-        return _from_table(path, what, id_column, label_columns, split_column, header)
+        return _from_table(path, what, id_column, label_columns, split_column, header, choices)
     if kind == ".npy":
         return _from_npy(path, what)
     if kind == ".npz":
@@ -73,70 +100,92 @@ def _from_table(
     label_columns: Sequence[str],
     split_column: str | None,
     header: bool | None,
+    choices: FeatureChoices,
 ) -> NodeFile:
     asked = [*label_columns, *(name for name in (id_column, split_column) if name is not None)]
-    names = (*ID_NAMES, *LABEL_NAMES, *SPLIT_NAMES, *MASK_NAMES, *asked, "x", "features", "feat")
+    names = (*ID_NAMES, *LABEL_NAMES, *SPLIT_NAMES, *MASK_NAMES, *asked, "x", "features", "feat", *choices.features)
     table = open_table(path, names, header)
-    ids = table.pick("id", id_column, ID_NAMES)
-    split = table.pick("split", split_column, SPLIT_NAMES)
-    masks = [name for name in MASK_NAMES if name in table.columns]
-    for name in label_columns:
-        table.pick("label", name, ())
+    roles = find_roles(table, id_column, label_columns, split_column, choices.features if what == "features" else ())
+    ids, labels, split, masks = roles
+    features: tuple[str, ...] = ()
     rest = [name for name in table.columns if name not in (ids, split, *masks)]
-    labels = list(label_columns)
-    if not labels and (found := table.pick("label", None, LABEL_NAMES)) is not None and found in rest:
-        labels = [found]
-    features = [name for name in rest if name not in labels]
+    if what == "features":
+        features = choices.select(path, table.columns, [name for name in rest if name not in labels])
     if what == "labels":
-        labels, features = labels or features, []
+        labels = labels or rest
         if not labels:
             raise UserError(f"{path} has no label column (it has {', '.join(table.columns)})")
     if what == "split":
-        labels, features = [], []
+        labels = []
         if split is None and not masks and len(rest) == 1:
             split = rest[0]
         if split is None and not masks:
             raise UserError(f"{path} has no column 'split' (it has {', '.join(table.columns)})")
-    whole, x = _read(table, [name for name in (ids, split, *masks, *labels) if name], features)
-    rows = x.shape[0] if x is not None else len(whole)
+    as_text = {ids: pa.string()} if ids is not None and has_leading_zeros(table) else {}
+    plain = [name for name in (ids, split, *masks, *labels) if name]
+    whole = _read(table, plain, as_text)
+    rows = len(whole) if plain else count_rows(table)
     if rows == 0:
         raise UserError(f"{path} has no rows: nothing to read")
     return NodeFile(
         path,
         rows,
-        ids=None if ids is None else _ids(path, whole.column(ids)),
-        x=x,
+        ids=None if ids is None else _ids(path, whole.column(ids), bool(as_text)),
+        table=FeatureTable(table, features) if what == "features" else None,
         labels=_labels(path, [whole.column(name) for name in labels], labels) if labels else None,
         masks=_masks(path, whole, split, masks),
+        id_name=ids,
     )
 
 
-def _read(table: TableFile, plain: list[str], features: list[str]) -> tuple[pa.Table, Array | None]:
-    """Plain columns as a table; feature columns as float32 rows, batch by batch so that no copy in float64 exists."""
-    kept, rows = [], []
-    done = 0
-    for batch in read_batches(table, [*plain, *features]):
-        kept.append(batch.select(plain))
-        if features:
-            rows.append(number_rows(table.path, batch.select(features), done, "vertex", HINT))
-        done += batch.num_rows
+class Roles(NamedTuple):
+    """Columns of a table that are no features."""
+
+    ids: str | None
+    labels: list[str]
+    split: str | None
+    masks: list[str]
+
+
+def find_roles(
+    table: TableFile,
+    id_column: str | None,
+    label_columns: Sequence[str],
+    split_column: str | None,
+    features: Collection[str] = (),  # columns that the user names as features, which no guess takes away
+) -> Roles:
+    """The columns that are asked for, else those of a known name."""
+    guessed = replace(table, columns=tuple(name for name in table.columns if name not in features))
+    ids = table.pick("id", id_column, ()) or guessed.pick("id", None, ID_NAMES)
+    split = table.pick("split", split_column, ()) or guessed.pick("split", None, SPLIT_NAMES)
+    masks = [name for name in MASK_NAMES if name in guessed.columns]
+    for name in label_columns:
+        table.pick("label", name, ())
+    labels = list(label_columns)
+    found = guessed.pick("label", None, LABEL_NAMES)
+    if not labels and found is not None and found not in (ids, split, *masks):
+        labels = [found]
+    return Roles(ids, labels, split, masks)
+
+
+def _read(table: TableFile, columns: list[str], types: dict[str, pa.DataType]) -> pa.Table:
+    kept = list(read_batches(table, columns, types))
     if not kept:
-        return pa.table({name: pa.array([], pa.int64()) for name in plain}), None
-    widths = {part.shape[1] for part in rows}
-    if len(widths) > 1:
-        raise UserError(f"{table.path} has rows of {sorted(widths)} features: give every vertex the same number")
+        return pa.table({name: pa.array([], pa.int64()) for name in columns})
     try:
-        whole = pa.Table.from_batches(kept) if plain else pa.table({})
+        return pa.Table.from_batches(kept)
     except pa.ArrowInvalid as error:
         raise UserError(f"{table.path} changes its columns' types half-way ({error})") from None
-    return whole, np.concatenate(rows) if rows else None
 
 
-def _ids(path: Path, column: pa.ChunkedArray) -> Array:
+def _ids(path: Path, column: pa.ChunkedArray, as_text: bool) -> Array:
+    """as_text: integers were read as text, and become integers again where no two become one by that."""
     if column.null_count:
         row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
         raise UserError(f"row {row} of {path} has no id: give every vertex one")
-    return normal_ids(to_numpy(column), f"the ids of {path}")
+    ids = normal_ids(to_numpy(column), f"the ids of {path}")
+    numbers = as_integers(ids) if as_text else None
+    return ids if numbers is None else numbers
 
 
 def _labels(path: Path, columns: list[pa.ChunkedArray], names: list[str]) -> Labels:
@@ -144,8 +193,8 @@ def _labels(path: Path, columns: list[pa.ChunkedArray], names: list[str]) -> Lab
     if len(values) == 1 and values[0].dtype.kind == "U":
         classes, codes = np.unique(values[0], return_inverse=True)
         if classes.size and classes[0] == "":
-            return Labels(codes.astype(np.int64) - 1, tuple(str(name) for name in classes[1:]))
-        return Labels(codes.astype(np.int64), tuple(str(name) for name in classes))
+            return Labels(codes.astype(np.int64) - 1, tuple(str(name) for name in classes[1:]), are_names=True)
+        return Labels(codes.astype(np.int64), tuple(str(name) for name in classes), are_names=True)
     for name, value in zip(names, values, strict=True):
         if value.dtype.kind not in "biuf":
             raise UserError(f"column '{name}' of {path} holds {value.dtype}: labels are whole numbers or names")
@@ -159,10 +208,10 @@ def _masks(path: Path, table: pa.Table, split: str | None, masks: list[str]) -> 
         return {name.removesuffix("_mask"): to_numpy(table.column(name)) for name in masks}
     if split is None:
         return None
-    return _roles(path, to_numpy(table.column(split)))
+    return masks_of_roles(path, to_numpy(table.column(split)))
 
 
-def _roles(path: Path, values: Array) -> Masks:
+def masks_of_roles(path: Path, values: Array) -> Masks:
     """A column of 'train', 'val', 'test' (and nothing, for vertices in no split) as three masks."""
     if values.dtype.kind != "U":
         raise UserError(f"the split of {path} holds {values.dtype}: write train, val or test in each row")
@@ -183,7 +232,7 @@ def _from_npy(path: Path, what: str) -> NodeFile:
         return NodeFile(path, array.shape[0], x=array)
     if what == "labels":
         return NodeFile(path, array.shape[0], labels=_array_labels(array))
-    return NodeFile(path, array.shape[0], masks=_roles(path, array))
+    return NodeFile(path, array.shape[0], masks=masks_of_roles(path, array))
 
 
 def _from_npz(path: Path, what: str, id_name: str | None, num_nodes: int | None) -> NodeFile:
@@ -207,7 +256,7 @@ def _from_npz(path: Path, what: str, id_name: str | None, num_nodes: int | None)
     rows = _rows(ids, x, y)
     if masks is not None and ids is None and x is None and y is None:
         rows = next(iter(masks.values())).shape[-1]
-    return NodeFile(path, rows, ids, x, None if y is None else _array_labels(y), masks)
+    return NodeFile(path, rows, ids, x, labels=None if y is None else _array_labels(y), masks=masks)
 
 
 def _rows(*arrays: Array | None) -> int:
@@ -217,7 +266,7 @@ def _rows(*arrays: Array | None) -> int:
 def _array_labels(array: Array) -> Labels:
     if array.dtype.kind == "U" and array.ndim == 1:
         classes, codes = np.unique(array, return_inverse=True)
-        return Labels(codes.astype(np.int64), tuple(str(name) for name in classes))
+        return Labels(codes.astype(np.int64), tuple(str(name) for name in classes), are_names=True)
     return Labels(array)
 
 

@@ -1,38 +1,40 @@
 """OGB's node classification sets, read from the raw files that OGB publishes (csv.gz or npz); no pickle involved."""
 
-import shutil
-import urllib.error
-import urllib.request
-import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from weft.disk.space import refuse_beyond_memory
 from weft.errors import UserError
 from weft.graph.build import from_edges
 from weft.graph.edgelist import read_edges
 from weft.graph.files import Array
 from weft.graph.graph import Graph
 from weft.graph.npz import read_npz
-from weft.graph.progress import progress
 from weft.graph.tables import open_table, read_batches, to_numpy
 
-URL = "http://snap.stanford.edu/ogb/data/nodeproppred/{}.zip"
+URL = "https://snap.stanford.edu/ogb/data/nodeproppred/{}.zip"
 ARCHIVES = {"ogbn-arxiv": "arxiv", "ogbn-products": "products", "ogbn-papers100M": "papers100M-bin"}
+AGAIN = "download the data set again"
 UNDIRECTED = ("products",)  # each edge is listed once, and means both directions
-CHUNK_BYTES = 1 << 20
 
 
 def load_ogb(name: str, root: Path) -> Graph:
-    """`ogbn-arxiv` and so on: from `root` where it lies already, else downloaded into it."""
+    """`ogbn-arxiv` and so on, from `root`, where the archive was unpacked by hand.
+
+    weft does not fetch it: OGB publishes no checksums, so that nobody could tell what has arrived.
+    """
     archive = ARCHIVES[name]
     candidates = [root / folder for folder in (name.replace("-", "_"), archive, name)]
     for folder in candidates:
         if is_ogb_folder(folder):
             return load_ogb_folder(folder, name)
-    _download(URL.format(archive), archive, root, candidates[0])
-    return load_ogb_folder(candidates[0], name)
+    raise UserError(
+        f"{name} does not lie in {root}, and weft does not download it, because OGB publishes no checksum of it: fetch "
+        f"{URL.format(archive)} from a network that you trust, unpack it, and move its folder, which holds raw/ and "
+        f"split/, to {candidates[0]}"
+    )
 
 
 def is_ogb_folder(path: Path) -> bool:
@@ -45,19 +47,23 @@ def load_ogb_folder(path: Path, name: str | None = None) -> Graph:
     raw, name = path / "raw", name or path.name
     if (raw / "data.npz").exists():
         arrays = read_npz(raw / "data.npz")
-        src, dst = arrays["edge_index"]
-        x, count = arrays.get("node_feat"), int(np.ravel(arrays["num_nodes_list"])[0])
-        y = read_npz(raw / "node-label.npz")["node_label"]
+        edges = _taken(arrays, "edge_index", raw / "data.npz")
+        if edges.ndim != 2 or len(edges) != 2:
+            raise UserError(f"edge_index of {raw / 'data.npz'} has shape {list(edges.shape)}, not [2, E]: {AGAIN}")
+        src, dst = edges
+        x = arrays.get("node_feat")
+        count = _count(_taken(arrays, "num_nodes_list", raw / "data.npz").reshape(-1)[:1], raw / "data.npz")
+        y = _taken(read_npz(raw / "node-label.npz"), "node_label", raw / "node-label.npz")
     else:
-        edges = read_edges(raw / "edge.csv.gz", header=False)
-        src, dst = edges.src, edges.dst
+        listed = read_edges(raw / "edge.csv.gz", header=False)
+        src, dst = listed.src, listed.dst
         x = _matrix(raw / "node-feat.csv.gz", np.float32) if (raw / "node-feat.csv.gz").exists() else None
         y = _matrix(raw / "node-label.csv.gz", np.float64)
-        count = int(_matrix(raw / "num-node-list.csv.gz", np.int64).sum())
+        count = _count(_matrix(raw / "num-node-list.csv.gz", np.int64), raw / "num-node-list.csv.gz")
     masks = {role: np.zeros(count, np.bool_) for role in ("train", "val", "test")}
     folders = sorted(folder for folder in (path / "split").iterdir() if folder.is_dir())
     if not folders:
-        raise UserError(f"{path / 'split'} has no split: download the data set again")
+        raise UserError(f"{path / 'split'} has no split: {AGAIN}")
     for role, file in (("train", "train"), ("val", "valid"), ("test", "test")):
         rows = _matrix(folders[0] / f"{file}.csv.gz", np.int64).reshape(-1)
         if rows.size and (rows.min() < 0 or rows.max() >= count):
@@ -81,35 +87,32 @@ def load_ogb_folder(path: Path, name: str | None = None) -> Graph:
 def _matrix(path: Path, dtype: type) -> Array:
     table = open_table(path, (), header=False)
     parts: list[Array] = [
-        np.stack([to_numpy(column).astype(dtype) for column in batch.columns], axis=1)
+        np.stack([_numbers(to_numpy(column), dtype, path) for column in batch.columns], axis=1)
         for batch in read_batches(table, table.columns)
     ]
     if not parts:
-        raise UserError(f"{path} has no rows: download the data set again")
+        raise UserError(f"{path} has no rows: {AGAIN}")
     return np.concatenate(parts)
 
 
-def _download(url: str, archive: str, root: Path, target: Path) -> None:
-    """Fetches and unpacks the archive beside its place, then moves it there whole."""
-    root.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=root, prefix=".download-") as scratch:
-        file = Path(scratch) / "archive.zip"
-        try:
-            with urllib.request.urlopen(url, timeout=30) as answer, file.open("wb") as out:
-                size = int(answer.headers.get("Content-Length") or 0)
-                with progress(f"downloading {url.rpartition('/')[2]}", size or None) as advance:
-                    while chunk := answer.read(CHUNK_BYTES):
-                        out.write(chunk)
-                        advance(len(chunk))
-            with zipfile.ZipFile(file) as packed:
-                packed.extractall(scratch)
-        except (urllib.error.URLError, OSError, zipfile.BadZipFile) as error:
-            raise UserError(
-                f"{url} could not be downloaded ({error}): connect to a network, or unpack the archive into {target}"
-            ) from None
-        if not is_ogb_folder(Path(scratch) / archive):
-            inside = [entry for entry in Path(scratch).iterdir() if is_ogb_folder(entry)]
-            if not inside:
-                raise UserError(f"{url} did not hold a data set with raw/ and split/: report it")
-            archive = inside[0].name
-        shutil.move(Path(scratch) / archive, target)
+def _numbers(column: Array, dtype: type, path: Path) -> Array:
+    if column.dtype.kind not in "biuf":
+        raise UserError(f"{path} holds text where OGB has numbers: {AGAIN}")
+    if np.issubdtype(dtype, np.integer) and column.dtype.kind == "f":
+        raise UserError(f"{path} holds fractions or gaps where OGB has whole numbers: {AGAIN}")
+    return column.astype(dtype)
+
+
+def _taken(arrays: Mapping[str, Array], name: str, path: Path) -> Array:
+    if name not in arrays:
+        raise UserError(f"{path} has no array '{name}': {AGAIN}")
+    return arrays[name]
+
+
+def _count(given: Array, path: Path) -> int:
+    """A number of vertices, for which there is memory."""
+    if not given.size or given.dtype.kind not in "iu" or int(given.min()) < 0:
+        raise UserError(f"{path} has no number of vertices: {AGAIN}")
+    count = int(given.sum())
+    refuse_beyond_memory(3 * count, f"the splits of {count:,} vertices, of which {path} tells,")
+    return count

@@ -1,7 +1,5 @@
 """Splits for graphs that come without one."""
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,16 +15,16 @@ def random_split(graph: Graph, train: float, val: float, seed: int = 0) -> Graph
         raise UserError(
             f"a split of {train:g} train and {val:g} val is impossible: give fractions that sum to at most 1"
         )
-    known = _labelled(graph)
-    order = np.random.default_rng(seed).permutation(known)
-    num_train, num_val = round(train * known.size), round(val * known.size)
+    labelled = _labelled(graph)
+    order = np.random.default_rng(seed).permutation(labelled)
+    num_train, num_val = round(train * labelled.size), round(val * labelled.size)
     return _with_split(graph, order[:num_train], order[num_train : num_train + num_val], order[num_train + num_val :])
 
 
 def per_class_split(graph: Graph, per_class: int = 20, val: int = 500, test: int = 1000, seed: int = 0) -> Graph:
     """Planetoid's kind of split: so many training vertices of each class, then val and test from the rest."""
-    if graph.y is None or graph.multi_label:
-        raise UserError(f"graph '{graph.name}' has no single label per vertex: use a random split")
+    if graph.y is None or graph.multi_label or graph.num_targets:
+        raise UserError(f"graph '{graph.name}' has no single class per vertex: use a random split")
     y = graph.y.numpy()
     order = np.random.default_rng(seed).permutation(_labelled(graph))
     chosen = np.concatenate([order[y[order] == label][:per_class] for label in range(graph.num_classes)])
@@ -54,14 +52,15 @@ def parse_split(graph: Graph, spec: str) -> Graph:
 
 def known(y: Tensor) -> Tensor:
     """Which vertices have a target, bool [N]."""
-    return (y >= 0).any(1) if y.dim() == 2 else y >= 0
+    has = ~y.isnan() if y.is_floating_point() else y >= 0
+    return has.any(1) if y.dim() == 2 else has
 
 
 def _labelled(graph: Graph) -> Array:
     if graph.y is None:
         return np.arange(graph.num_nodes)
-    known = graph.y >= 0 if graph.y.dim() == 1 else (graph.y >= 0).all(1)
-    return np.flatnonzero(known.numpy())
+    labelled = (graph.y >= 0).all(1) if graph.multi_label else known(graph.y)
+    return np.flatnonzero(labelled.numpy())
 
 
 def _with_split(graph: Graph, train: Array, val: Array, test: Array) -> Graph:
@@ -70,4 +69,4 @@ def _with_split(graph: Graph, train: Array, val: Array, test: Array) -> Graph:
         chosen[torch.from_numpy(rows)] = True
         return chosen
 
-    return replace(graph, train_mask=mask(train), val_mask=mask(val), test_mask=mask(test))
+    return graph.with_vertex_data(train_mask=mask(train), val_mask=mask(val), test_mask=mask(test))

@@ -1,7 +1,8 @@
 """csv, tsv, txt and parquet files as batches of columns, read by pyarrow."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from weft.disk.reading import check_file
 from weft.errors import UserError, unknown
 from weft.graph.files import Array
 from weft.graph.progress import progress
@@ -18,8 +20,10 @@ from weft.graph.progress import progress
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 TEXT = (".csv", ".tsv", ".txt", ".edges", ".el")
 PARQUET = (".parquet", ".pq")
-BLOCK_BYTES = 16 << 20
+CHUNK_BYTES = 16 << 20
 ROWS_PER_BATCH = 1 << 20
+BATCH_BYTES = 1 << 24  # of the features of one batch
+PARQUET_BUFFER_BYTES = 1 << 20  # pyarrow would otherwise keep all of the file that it has read
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,8 @@ def kind_of(path: Path) -> str:
 
 
 def open_table(path: Path, names: Sequence[str], header: bool | None = None) -> TableFile:
-    """`names` are column names that tell a header from a first row of data; `header` settles it."""
-    if not path.exists():
-        raise UserError(f"{path} does not exist")
-    if path.stat().st_size == 0:
+    """`names` are column names that tell a header from a first row of data; `header` decides it."""
+    if check_file(path, "give the path of a table").st_size == 0:
         raise UserError(f"{path} is empty: nothing to read")
     if kind_of(path) in PARQUET:
         with _readable(path):
@@ -85,7 +87,10 @@ def open_table(path: Path, names: Sequence[str], header: bool | None = None) -> 
 
 
 def read_batches(
-    table: TableFile, columns: Sequence[str], types: dict[str, pa.DataType] | None = None
+    table: TableFile,
+    columns: Sequence[str],
+    types: dict[str, pa.DataType] | None = None,
+    rows_per_batch: int = ROWS_PER_BATCH,  # at most, where the format knows of rows
 ) -> Iterator[pa.RecordBatch]:
     """The chosen columns, batch by batch, in the file's order."""
     if not columns:
@@ -93,10 +98,10 @@ def read_batches(
     if table.parquet:
         with (
             _readable(table.path),
-            pq.ParquetFile(table.path) as file,
+            pq.ParquetFile(table.path, buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False) as file,
             progress(f"reading {table.path.name}", file.metadata.num_rows) as advance,
         ):
-            for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(columns)):
+            for batch in file.iter_batches(batch_size=rows_per_batch, columns=list(columns)):
                 yield batch
                 advance(batch.num_rows)
         return
@@ -105,33 +110,73 @@ def read_batches(
         pa.OSFile(str(table.path)) as raw,
         progress(f"reading {table.path.name}", table.path.stat().st_size) as advance,
     ):
-        yield from _read_text(table, columns, types, raw, advance)
+        position = 0
+        for batch in _open_text(table, columns, types, raw):
+            yield batch
+            advance(raw.tell() - position)
+            position = raw.tell()
 
 
-def _read_text(
-    table: TableFile,
-    columns: Sequence[str],
-    types: dict[str, pa.DataType] | None,
-    raw: pa.NativeFile,
-    advance: Callable[[float], None],
-) -> Iterator[pa.RecordBatch]:
+def feature_batches(table: TableFile, columns: Sequence[str], texts: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
+    """Columns of features, in batches of bounded size; those in `texts` hold names, even if they look like numbers."""
+    if table.parquet:
+        yield from read_batches(table, columns, rows_per_batch=_rows_that_fit(table))
+    elif columns:
+        types = _feature_types(table, columns, texts)
+        try:
+            yield from read_batches(table, columns, types)
+        except UserError as error:
+            found = re.search(r"conversion error to .*?: (.*?)\)", str(error))
+            if found is None:
+                raise
+            raise UserError(
+                f"{table.path} has other values further down than in its first rows ({found[1]}): leave fields empty "
+                "where values are missing, or say with --category-columns that all values of a column are names"
+            ) from None
+
+
+def _feature_types(table: TableFile, columns: Sequence[str], texts: Collection[str]) -> dict[str, pa.DataType]:
+    """Types for columns of a text file whose first rows may mislead: whole or missing numbers before others."""
+    with _readable(table.path), pa.OSFile(str(table.path)) as raw:
+        found = _open_text(table, columns, None, raw).schema
+    numbers = {
+        field.name: pa.float64() for field in found if pa.types.is_integer(field.type) or pa.types.is_null(field.type)
+    }
+    return numbers | {name: pa.string() for name in columns if name in texts}
+
+
+def _rows_that_fit(table: TableFile) -> int:
+    """How many rows of a parquet file make a batch of moderate size."""
+    with _readable(table.path):
+        metadata = pq.read_metadata(table.path)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
+    return min(ROWS_PER_BATCH, max(1, BATCH_BYTES // max(int(row_bytes), 8 * int(metadata.num_columns))))
+
+
+def count_rows(table: TableFile) -> int:
+    """How many rows a table has; a text file is read for that."""
+    if table.parquet:
+        with _readable(table.path):
+            return int(pq.read_metadata(table.path).num_rows)
+    return sum(batch.num_rows for batch in read_batches(table, table.columns[:1], {table.columns[0]: pa.string()}))
+
+
+def _open_text(
+    table: TableFile, columns: Sequence[str], types: dict[str, pa.DataType] | None, raw: pa.NativeFile
+) -> pyarrow.csv.CSVStreamingReader:
     suffix = table.path.suffix.lower()
     stream = pa.CompressedInputStream(raw, _CODEC[suffix]) if suffix in COMPRESSED else raw
-    reader = pyarrow.csv.open_csv(
+    return pyarrow.csv.open_csv(
         stream,
         read_options=pyarrow.csv.ReadOptions(
-            block_size=BLOCK_BYTES,
+            block_size=CHUNK_BYTES,
             skip_rows=table.skip_lines + (1 if table.header else 0),
             column_names=list(table.columns),
         ),
         parse_options=pyarrow.csv.ParseOptions(delimiter=table.delimiter),
         convert_options=pyarrow.csv.ConvertOptions(include_columns=list(columns), column_types=types),
     )
-    position = 0
-    for batch in reader:
-        yield batch
-        advance(raw.tell() - position)
-        position = raw.tell()
 
 
 _CODEC = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
@@ -159,6 +204,26 @@ def _first_lines(path: Path) -> tuple[list[str], int]:
         else:
             return [line], skipped
     return [], skipped
+
+
+def has_leading_zeros(table: TableFile) -> bool:
+    """Whether a field of a text file may begin with a zero and go on with digits, as 01 does.
+
+    Read as integers, "01" and "1" would be one id: such ids are text.
+    """
+    if table.parquet:
+        return False
+    tail = b"\n"
+    with _readable(table.path), pa.input_stream(str(table.path), compression="detect") as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            if _LEADING_ZERO.search(tail + chunk):
+                return True
+            tail = chunk[-2:]
+    return False
+
+
+# The zero comes first, because a search for one byte is fast.
+_LEADING_ZERO = re.compile(rb'0(?<=[\n\r\t ,;"+-]0)[0-9]')
 
 
 def _is_header(path: Path, fields: Sequence[str], names: Sequence[str]) -> bool:
@@ -195,21 +260,12 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> Array:
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
-def number_rows(path: Path, batch: pa.RecordBatch, first_row: int, owner: str, hint: str = "") -> Array:
+def number_rows(path: Path, batch: pa.RecordBatch, first_row: int, owner: str) -> Array:
     """Numbers and lists of numbers side by side, float32 [rows, F]: one row per `owner`, missing ones as NaN."""
     parts = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-            lengths = to_numpy(column.value_lengths())
-            if np.isnan(lengths.astype(np.float64)).any() or (lengths != lengths[0]).any():
-                row = int(np.flatnonzero(~(lengths == lengths[0]))[0])
-                raise UserError(
-                    f"row {first_row + row} of {path} has {lengths[row]:g} features, the rows before have "
-                    f"{int(lengths[0])}: give every {owner} the same number"
-                )
-            parts.append(to_numpy(column.flatten()).reshape(len(column), -1))
-        elif pa.types.is_fixed_size_list(column.type):
-            parts.append(to_numpy(column.flatten()).reshape(len(column), -1))
+        if is_list(column.type):
+            parts.append(list_rows(path, column, first_row, owner))
         elif (
             pa.types.is_integer(column.type)
             or pa.types.is_floating(column.type)
@@ -219,7 +275,29 @@ def number_rows(path: Path, batch: pa.RecordBatch, first_row: int, owner: str, h
             values = column.cast(pa.float32(), safe=False).fill_null(float("nan"))
             parts.append(values.to_numpy(zero_copy_only=False)[:, None])
         else:
-            raise UserError(f"column '{name}' of {path} holds {column.type}, features are numbers: remove it{hint}")
+            raise UserError(f"column '{name}' of {path} holds {column.type}, features are numbers: remove it")
     if len(parts) == 1:
         return np.ascontiguousarray(parts[0], dtype=np.float32)
     return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
+
+
+def is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def list_rows(path: Path, column: pa.Array, first_row: int, owner: str, width: int | None = None) -> Array:
+    """Lists of numbers as rows [rows, W]; width: how many numbers each must have, None: as many as the first."""
+    if pa.types.is_fixed_size_list(column.type):
+        lengths = np.where(column.is_null().to_numpy(zero_copy_only=False), 0, column.type.list_size)
+    else:
+        lengths = np.asarray(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
+    expected = width if width is not None else int(lengths[0]) if len(lengths) else 0
+    wrong = np.flatnonzero(lengths != expected)
+    if wrong.size:
+        row = int(wrong[0])
+        raise UserError(
+            f"row {first_row + row} of {path} has {lengths[row]} features, the rows before have {expected}: give every "
+            f"{owner} the same number"
+        )
+    flat = column.flatten().cast(pa.float32(), safe=False).fill_null(float("nan"))
+    return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), expected)
