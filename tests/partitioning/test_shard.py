@@ -5,10 +5,11 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from tests.partition.drawn import check_shards, cut_graphs, graph_edges, graph_of, graphs
+from tests.partitioning.drawn import check_shards, cut_graphs, graph_edges, graph_of, graphs
 from weft.errors import UserError
+from weft.graph.csr import rows_ascend
 from weft.graph.graph import Graph
-from weft.partition.shard import make_shards, rows_ascend, whole_shard
+from weft.partitioning.shard import make_shards, whole_shard
 
 
 @settings(max_examples=150, deadline=None)

@@ -9,25 +9,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.partition.drawn import check_shards, graph_of, graphs
-from weft.aggregate.noise import hash_key
+from tests.partitioning.drawn import check_shards, graph_of, graphs
+from weft.cli.show import partition_rows
 from weft.config import make_config
 from weft.errors import UserError
+from weft.graph.csr import row_numbers
 from weft.graph.graph import Graph
 from weft.graph.synthetic import synthetic
 from weft.kernels import native_available
-from weft.kernels.reference_sampling import sample
+from weft.kernels.backends import only
+from weft.kernels.hash import hash_key
+from weft.kernels.reference import sample
 from weft.kernels.sampling import InEdges
-from weft.partition import presample as presample_module
-from weft.partition.methods import assign
-from weft.partition.metis import symmetric_simple
-from weft.partition.presample import MOST_WEIGHT, Touches, edge_weight, presample_owner, traffic
-from weft.partition.quality import quality
-from weft.partition.shard import make_shards, row_numbers
-from weft.partition.store import read_partition
+from weft.partitioning import Request, assign, find_partitioner
+from weft.partitioning.info import read_partition
+from weft.partitioning.metis import symmetric_simple
+from weft.partitioning.presample import MOST_WEIGHT, edge_weight, presample_owner
+from weft.partitioning.quality import quality
+from weft.partitioning.shard import make_shards
+from weft.partitioning.touches import Touches, traffic
 from weft.prepare import own_minibatches, partition, prepare_data
 from weft.sample.presample import Counting, Presample, presampled, training_rows
-from weft.show import partition_rows
 
 pytestmark = pytest.mark.skipif(not native_available, reason="the native module is not built")
 FEW = Presample(epochs=2, batch=32, fanouts=(4, 3))
@@ -42,7 +44,7 @@ def communities() -> Graph:
 def aside(communities: Graph) -> Graph:
     """Training vertices lie in one class, so that minibatches hardly see the others."""
     assert communities.y is not None and communities.train_mask is not None
-    return replace(communities, train_mask=communities.train_mask & (communities.y == 1))
+    return communities.with_vertex_data(train_mask=communities.train_mask & (communities.y == 1))
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +54,13 @@ def touched(aside: Graph) -> Touches:
 
 def counted_slowly(graph: Graph, config: Presample, seed: int, epochs: list[int]) -> tuple[list[int], ...]:
     """Draws of edges, rows computed, rows loaded: minibatch by minibatch, vertex by vertex."""
-    seeds, ids = Counting(graph, config, seed).seeds, torch.arange(graph.num_nodes)
+    source, ids = Counting(graph, config, seed).source, torch.arange(graph.num_nodes)
     csr = graph.adjacency
     in_edges = InEdges(csr.indptr, csr.indices, None, ids, ids)
     edges, computed, loaded = [0] * graph.num_edges, [0] * graph.num_nodes, [0] * graph.num_nodes
     for epoch in epochs:
-        for step in range(seeds.steps):
-            known = set(seeds.nodes(epoch, step).tolist())
+        for step in range(source.steps):
+            known = set(source.seeds(epoch, step).tolist())
             for hop, fanout in enumerate(config.fanouts):
                 key = torch.tensor([hash_key(seed, epoch, step, hop)])
                 for vertex in list(known):
@@ -119,7 +121,7 @@ def test_balance_holds(communities: Graph, parts: int) -> None:
     assert owner.dtype == torch.int32 and owner.shape == (communities.num_nodes,)
     found = quality(communities, owner, parts)
     slack = parts / communities.num_nodes
-    assert found.node_balance <= 1.05 + slack
+    assert found.vertex_balance <= 1.05 + slack
     assert found.train_balance <= 1.10 + 2 * slack
     assert forecast.expected.balance <= 1.101
     assert forecast.realised.balance <= 1.2
@@ -142,7 +144,7 @@ def test_what_is_never_touched_lies_with_its_neighbours(aside: Graph, touched: T
     untouched = touched.loaded == 0
     assert int(untouched.sum()) > aside.num_nodes // 10
     assert int(owner.min()) >= 0 and int(owner.max()) < 4
-    assert quality(aside, owner, 4).node_balance <= 1.051
+    assert quality(aside, owner, 4).vertex_balance <= 1.051
     rows, columns = row_numbers(aside.adjacency.indptr), aside.adjacency.indices.long()
 
     def apart(owner: Tensor) -> float:
@@ -159,12 +161,10 @@ def test_what_is_never_touched_lies_with_its_neighbours(aside: Graph, touched: T
     assert apart(owner) < statistics.mean(chance) - 10 * statistics.stdev(chance)
 
 
-def test_without_the_native_module_all_are_assigned(
-    aside: Graph, touched: Touches, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(presample_module, "native_for", lambda tensor: None)
-    owner = presample_owner(aside, touched, 4)
-    assert int(owner.min()) >= 0 and quality(aside, owner, 4).node_balance < 1.5
+def test_without_the_native_module_all_are_assigned(aside: Graph, touched: Touches) -> None:
+    with only("reference"):
+        owner = presample_owner(aside, touched, 4)
+    assert int(owner.min()) >= 0 and quality(aside, owner, 4).vertex_balance < 1.5
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_without_the_native_module_all_are_assigned(
 )
 def test_odd_graphs(num_nodes: int, edges: list[tuple[int, int]], parts: int) -> None:
     train = torch.arange(num_nodes) < 2
-    graph = replace(graph_of(num_nodes, edges, weighted=True), train_mask=train, y=train.long())
+    graph = graph_of(num_nodes, edges, weighted=True).with_vertex_data(train_mask=train, y=train.long())
     owner, forecast = presampled(graph, parts, 0, Presample(epochs=1, batch=2, fanouts=(2, 2)))
     check_shards(graph, make_shards(graph, owner, parts))
     assert sum(forecast.expected.loads) > 0
@@ -226,7 +226,7 @@ def test_training_vertices_are_those_that_training_takes() -> None:
     graph = graph_of(6, [(0, 1)], weighted=False)
     mask = torch.tensor([[1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 0, 1]]).bool()
     y = torch.tensor([0, -1, 1, 2, 3, 1])
-    graph = replace(graph, train_mask=mask, y=y)
+    graph = graph.with_vertex_data(train_mask=mask, y=y)
     assert training_rows(graph).tolist() == [0, 3, 5]
     assert training_rows(graph, 0).tolist() == [0] and training_rows(graph, 1).tolist() == [3, 5]
 
@@ -234,7 +234,7 @@ def test_training_vertices_are_those_that_training_takes() -> None:
 def test_wrong_arguments(communities: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     for mask in (None, torch.zeros(communities.num_nodes, dtype=torch.bool)):
         with pytest.raises(UserError, match=r"no training vertices.*use method 'metis'"):
-            presampled(replace(communities, train_mask=mask), 2)
+            presampled(communities.with_vertex_data(train_mask=mask), 2)
     with pytest.raises(UserError, match="0 parts"):
         presampled(communities, 0)
     with pytest.raises(UserError, match="1 or more, or -1 for all"):
@@ -243,11 +243,17 @@ def test_wrong_arguments(communities: Graph, monkeypatch: pytest.MonkeyPatch) ->
         Presample(epochs=0)
     with pytest.raises(UserError, match="has no weights"):
         presampled(communities, 2, 0, replace(FEW, method="weighted"))
-    with pytest.raises(UserError, match=r"weft\.partition"):
-        assign(communities, 2, "presample")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"presample needs pymetis.*'\.\[partition\]'"):
-        presampled(communities, 2)
+        assign(communities, 2, "presample")
+
+
+def test_the_method_by_name(communities: Graph) -> None:
+    owner, forecast = find_partitioner("presample").run(communities, Request(4, 5, minibatches=FEW))
+    expected, foreseen = presampled(communities, 4, 5, FEW)
+    assert torch.equal(owner, expected) and forecast == foreseen
+    with pytest.raises(UserError, match=r"no training vertices.*use method 'metis'"):
+        assign(communities.with_vertex_data(train_mask=None), 2, "presample")
 
 
 def test_the_folder_keeps_what_was_expected(communities: Graph, tmp_path: Path) -> None:

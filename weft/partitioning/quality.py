@@ -43,7 +43,7 @@ class Quality:
         return sum(part.halo for part in self.parts)
 
     @property
-    def node_balance(self) -> float:
+    def vertex_balance(self) -> float:
         return balance([part.nodes for part in self.parts])
 
     @property
@@ -71,7 +71,7 @@ class Quality:
             ("cut edges", f"{self.cut_edges:,} ({self.cut_fraction:.1%})"),
             ("halo rows", f"{self.halo:,} (largest part {max(part.halo for part in self.parts):,})"),
             ("replication factor", f"{self.replication_factor:.2f}"),
-            ("vertex balance", f"{self.node_balance:.3f}"),
+            ("vertex balance", f"{self.vertex_balance:.3f}"),
             ("edge balance", f"{self.edge_balance:.3f}"),
             ("training vertex balance", f"{self.train_balance:.3f}"),
             ("bytes per layer, width 128", f"{self.layer_bytes(128):,} forward, as many back"),
@@ -86,9 +86,11 @@ def balance(counts: list[int]) -> float:
 
 def quality(graph: Graph, owner: Tensor, num_parts: int) -> Quality:
     """Counts of an assignment (owner: [N] part of each vertex), without cutting the graph."""
-    from weft.partition.shard import check_owner, row_numbers
+    from weft.graph.csr import row_numbers
+    from weft.partitioning.shard import check_owner
 
-    owner = check_owner(owner, graph.num_nodes, num_parts)
+    check_owner(owner, graph.num_nodes, num_parts)
+    owner = owner.to(torch.int32)
     adjacency = graph.adjacency
     nodes = torch.bincount(owner, minlength=num_parts)
     source_part = owner[adjacency.indices.long()]

@@ -2,10 +2,10 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from tests.partition.drawn import cut_graphs, graph_of
+from tests.partitioning.drawn import cut_graphs, graph_of
 from weft.graph.graph import Graph
-from weft.partition.quality import balance, quality
-from weft.partition.shard import make_shards
+from weft.partitioning.quality import balance, quality
+from weft.partitioning.shard import make_shards
 
 
 @settings(max_examples=80, deadline=None)

@@ -1,11 +1,12 @@
 import pytest
 import torch
 
+from weft.graph.csr import row_numbers
 from weft.graph.graph import Graph
 from weft.graph.synthetic import synthetic
 from weft.kernels import native_available
-from weft.partition.order import community_order, locality_order
-from weft.partition.shard import make_shards, row_numbers, whole_shard
+from weft.partitioning.order import community_order, locality_order
+from weft.partitioning.shard import make_shards, whole_shard
 
 pytestmark = pytest.mark.skipif(not native_available, reason="the native module is not built")
 

@@ -1,5 +1,6 @@
 """Runs METIS on a folder of arrays (see metis.py). A script of its own, so that it imports no torch."""
 
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,4 +36,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # By its path: an import of the package would import torch.
+    runpy.run_path(str(Path(__file__).parents[1] / "launch" / "parent.py"))["end_with_parent"]()
     main()

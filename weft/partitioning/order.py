@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from weft.graph.files import Array
-from weft.graph.graph import CSR
-from weft.kernels.native import native_for
+from weft.graph.csr import CSR
+from weft.kernels import partition
 
 # Below this many edges the rows fit into cache in any order.
 REORDER_FROM_EDGES = 100_000
@@ -29,8 +28,4 @@ def wants_reorder(adjacency: CSR, reorder: bool | None) -> bool:
 
 def community_order(adjacency: CSR) -> Tensor:
     """Communities by label propagation made contiguous; ids as they are without the native module."""
-    native = native_for(adjacency.indptr)
-    if native is None:
-        return torch.arange(adjacency.num_rows)
-    order: Array = native.community_order(adjacency.indptr.numpy(), adjacency.indices.numpy(), ROOM, GROWTH, ROUNDS)
-    return torch.from_numpy(order)
+    return partition.community_order(adjacency.indptr, adjacency.indices, ROOM, GROWTH, ROUNDS)

@@ -1,10 +1,9 @@
 """METIS through pymetis, in a process of its own: a crash or a memory blow-up there ends only that process."""
 
-import importlib.util
+import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +11,15 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from weft.errors import UserError, not_installed
-from weft.graph.files import Array
-from weft.graph.graph import CSR
+from weft.disk import scratch_folder
+from weft.errors import UserError
+from weft.graph.csr import CSR
+from weft.graph.files import Array, write_npy
+from weft.launch.parent import PARENT_VARIABLE
 
 PROCESS = Path(__file__).with_name("metis_process.py")
 WEIGHT_SCALE = 100  # a mean vertex weighs this much per kind of load
 SPREAD = 0.1  # the share of vertices that must carry a kind of load for METIS to see it
-
-
-def check_pymetis(method: str = "metis") -> None:
-    if importlib.util.find_spec("pymetis") is None:
-        raise UserError(f"{not_installed('pymetis', f'method {method}')}, or use method stream")
 
 
 def metis_owner(
@@ -33,14 +29,12 @@ def metis_owner(
 
     edge_weight: int32 [E], positive, what it costs to cut each edge; None: 1. tries: cuts of which the best is taken.
     """
-    check_pymetis()
-    with tempfile.TemporaryDirectory(prefix="weft-metis-") as name:
-        folder = Path(name)
+    with scratch_folder("metis") as folder:
         graph = symmetric_simple(adjacency, edge_weight)
-        np.save(folder / "indptr.npy", graph.indptr.astype(np.int64))
-        np.save(folder / "indices.npy", graph.indices.astype(np.int64))
-        np.save(folder / "edge_weight.npy", graph.data.astype(np.int64))
-        np.save(folder / "weight.npy", combined_weight(load))
+        write_npy(folder / "indptr.npy", graph.indptr.astype(np.int64))
+        write_npy(folder / "indices.npy", graph.indices.astype(np.int64))
+        write_npy(folder / "edge_weight.npy", graph.data.astype(np.int64))
+        write_npy(folder / "weight.npy", combined_weight(load))
         del graph  # METIS needs the memory more
         _run(folder, parts, seed, tries)
         owner = np.load(folder / "owner.npy", allow_pickle=False)
@@ -80,7 +74,8 @@ def combined_weight(load: Array) -> Array:
 def _run(folder: Path, parts: int, seed: int, tries: int) -> None:
     # -P: the script's own folder is no place to import from
     command = [sys.executable, "-P", str(PROCESS), str(folder), *map(str, (parts, seed, tries))]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if result.returncode == 0:
         return
     if result.returncode < 0:

@@ -8,8 +8,10 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from weft.graph.graph import CSR, Graph
-from weft.partition.shard import Shard
+from weft.graph.csr import CSR
+from weft.graph.graph import Graph
+from weft.graph.vertexdata import present
+from weft.partitioning.shard import Shard
 
 RELATIONS = 3
 Edge = tuple[int, int, tuple[float, ...]]  # source and destination by global id, and what the edge carries
@@ -40,11 +42,17 @@ def graph_of(
     train = torch.rand(num_nodes, generator=generator) < 0.5
     return Graph(
         adjacency,
-        x=torch.randn(num_nodes, features, generator=generator) if features else None,
-        y=torch.randint(-1, 4, (num_nodes,), generator=generator),
-        train_mask=train,
-        val_mask=~train,
-        test_mask=torch.stack([train, ~train]),  # two public splits
+        vertex_data=present(
+            {
+                "x": torch.randn(num_nodes, features, generator=generator) if features else None,
+                "y": torch.randint(-1, 4, (num_nodes,), generator=generator),
+                "train_mask": train,
+                "val_mask": ~train,
+                "test_mask": torch.stack([train, ~train]),  # two public splits
+                "timestamp": torch.randint(2**40, (num_nodes,), generator=generator),  # which weft itself does not read
+                "table": torch.rand(num_nodes, 2, generator=generator).double(),
+            }
+        ),
         num_classes=4,
         name="drawn",
         num_relations=relations,
@@ -111,7 +119,7 @@ def check_shards(graph: Graph, shards: list[Shard]) -> None:
             for (source, row, _), (next_source, next_row, _) in pairwise(edges):
                 assert row != next_row or source <= next_source
         check_halo(shard, shards)
-        check_blocks(shard, remote)
+        check_sources(shard, remote)
         check_rows(graph, shard)
     assert sorted(owned) == list(range(graph.num_nodes))
     assert seen == Counter(graph_edges(graph))
@@ -129,13 +137,13 @@ def check_halo(shard: Shard, shards: list[Shard]) -> None:
             assert shard.halo_rows[slot - 1] < shard.halo_rows[slot]
 
 
-def check_blocks(shard: Shard, remote: list[Edge]) -> None:
-    """The blocks by source worker are the remote edges, each once."""
+def check_sources(shard: Shard, remote: list[Edge]) -> None:
+    """The edges from each other worker are together the remote edges, each once."""
     union: Counter[Edge] = Counter()
     first = 0
     for worker, count in enumerate(shard.halo_counts):
         ids = shard.halo_ids[first : first + count]
-        edges = csr_edges(shard.remote_block(worker), shard.global_ids, ids)
+        edges = csr_edges(shard.remote_from(worker), shard.global_ids, ids)
         sources = set(ids.tolist())
         assert edges == [edge for edge in remote if edge[0] in sources]
         union.update(edges)
@@ -145,12 +153,11 @@ def check_blocks(shard: Shard, remote: list[Edge]) -> None:
 
 def check_rows(graph: Graph, shard: Shard) -> None:
     ids = shard.global_ids
-    for mine, whole in ((shard.x, graph.x), (shard.y, graph.y)):
-        assert (mine is None) == (whole is None)
-        assert mine is None or whole is None or torch.equal(mine, whole[ids])
-    for name in ("train_mask", "val_mask", "test_mask"):
-        mine, whole = getattr(shard, name), getattr(graph, name)
-        assert torch.equal(mine, whole[..., ids])
+    assert list(shard.vertex_data) == list(graph.vertex_data)
+    for name, whole in graph.vertex_data.items():
+        mine = shard.vertex_data[name]
+        assert mine.dtype == whole.dtype
+        assert torch.equal(mine, whole[..., ids] if name.endswith("mask") else whole[ids])
     assert (shard.num_global_nodes, shard.num_global_edges) == (graph.num_nodes, graph.num_edges)
     assert (shard.num_classes, shard.graph_name) == (graph.num_classes, graph.name)
     assert shard.num_relations == graph.num_relations
@@ -165,10 +172,11 @@ def same_shard(first: Shard, second: Shard) -> None:
         second.num_workers,
         second.halo_counts,
     )
-    for name in ("global_ids", "halo_ids", "halo_rows", "x", "y", "train_mask", "val_mask", "test_mask"):
-        one, two = getattr(first, name), getattr(second, name)
-        assert (one is None) == (two is None), name
-        assert one is None or (one.dtype == two.dtype and torch.equal(one, two)), name
+    assert first.vertex_data.keys() == second.vertex_data.keys()
+    pairs = [(name, getattr(first, name), getattr(second, name)) for name in ("global_ids", "halo_ids", "halo_rows")]
+    pairs += [(name, rows, second.vertex_data[name]) for name, rows in first.vertex_data.items()]
+    for name, one, two in pairs:
+        assert one.dtype == two.dtype and torch.equal(one, two), name
     for name in ("local", "remote"):
         one, two = getattr(first, name), getattr(second, name)
         assert one.num_cols == two.num_cols

@@ -7,19 +7,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.partition.drawn import check_shards, graph_of, graphs
+from tests.partitioning.drawn import check_shards, graph_of, graphs
 from weft.errors import UserError
 from weft.graph.graph import Graph
 from weft.graph.synthetic import synthetic
 from weft.kernels import native_available
-from weft.partition import methods as methods_module
-from weft.partition import metis as metis_module
-from weft.partition.methods import METHODS, Balance, assign, choose_method
-from weft.partition.metis import combined_weight, symmetric_simple
-from weft.partition.quality import quality
-from weft.partition.shard import make_shards
+from weft.kernels.backends import only
+from weft.partitioning import Balance, assign, find_partitioner, list_partitioners
+from weft.partitioning import metis as metis_module
+from weft.partitioning.metis import combined_weight, symmetric_simple
+from weft.partitioning.quality import quality
+from weft.partitioning.shard import make_shards
 
-NATIVE = [name for name in METHODS if name in ("stream", "community")]
+METHODS = [one.name for one in list_partitioners() if not one.requires.minibatches]
+NATIVE = [one.name for one in list_partitioners() if one.requires.native]
 pytestmark = pytest.mark.skipif(not native_available, reason="the native module is not built")
 
 
@@ -35,7 +36,7 @@ def test_balance_holds(communities: Graph, method: str, parts: int) -> None:
     assert owner.dtype == torch.int32 and owner.shape == (communities.num_nodes,)
     found = quality(communities, owner, parts)
     slack = parts / communities.num_nodes  # one vertex more than the bound, where it does not divide
-    assert found.node_balance <= 1.05 + slack
+    assert found.vertex_balance <= 1.05 + slack
     assert found.train_balance <= 1.10 + 2 * slack
     assert found.edge_balance <= 1.101
     assert min(part.nodes for part in found.parts) > 0
@@ -45,7 +46,7 @@ def test_balance_holds(communities: Graph, method: str, parts: int) -> None:
 def test_a_tighter_balance_is_kept(communities: Graph, method: str) -> None:
     owner = assign(communities, 4, method, balance=Balance(nodes=1.01, edges=1.02, train=1.01))
     found = quality(communities, owner, 4)
-    assert found.node_balance <= 1.0101 and found.edge_balance <= 1.0201 and found.train_balance <= 1.0101
+    assert found.vertex_balance <= 1.0101 and found.edge_balance <= 1.0201 and found.train_balance <= 1.0101
 
 
 def test_few_training_vertices_are_spread(communities: Graph) -> None:
@@ -53,7 +54,7 @@ def test_few_training_vertices_are_spread(communities: Graph) -> None:
     train = torch.zeros(communities.num_nodes, dtype=torch.bool)
     assert communities.y is not None
     train[(communities.y == 0).nonzero().squeeze(1)[:16]] = True
-    graph = Graph(**{**communities.__dict__, "train_mask": train})
+    graph = communities.with_vertex_data(train_mask=train)
     for method in METHODS:
         counts = [part.train for part in quality(graph, assign(graph, 4, method), 4).parts]
         assert max(counts) <= 5, (method, counts)
@@ -152,15 +153,14 @@ def test_a_crash_of_metis_is_a_sentence(
 
 
 def test_without_pymetis(communities: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choose_method("auto") == "metis"
+    assert find_partitioner("auto").name == "metis"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert choose_method("auto") == "community"
+    assert find_partitioner("auto").name == "community"
     with pytest.raises(UserError, match=r"'\.\[partition\]'"):
         assign(communities, 2, "metis")
 
 
 @pytest.mark.parametrize("method", NATIVE)
-def test_without_the_native_module(communities: Graph, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    monkeypatch.setattr(methods_module, "native_for", lambda tensor: None)
-    with pytest.raises(UserError, match="native module"):
+def test_without_the_native_module(communities: Graph, method: str) -> None:
+    with only("reference"), pytest.raises(UserError, match="native module"):
         assign(communities, 2, method)

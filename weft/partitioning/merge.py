@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from weft.graph.graph import CSR
-from weft.partition.shard import Edges, filter_csr, sort_pairs
+from weft.graph.csr import filter_csr, merge_rows, sort_pairs, stack_rows
+from weft.partitioning.shard import Edges
 
 
 def merge_parts(
@@ -43,14 +43,14 @@ def merge_parts(
             entering, leaving = filter_csr(edges.remote, near), filter_csr(edges.remote, ~near)
             keys = torch.cat([ids[edges.local.indices.long()], edges.halo_ids[entering.indices.long()]])
             entering = replace(entering, indices=row.int()[entering.indices.long()])
-            own = _interleave(own, entering, keys)
+            own = merge_rows(own, entering, keys)
         else:
             leaving = edges.remote
         local.append(replace(own, num_cols=num_rows))
         if len(parts) > 1:
             leaving = replace(leaving, indices=slot[leaving.indices.long()])
         remote.append(replace(leaving, num_cols=halo[0].numel()))
-    return Edges(_stack(local), _stack(remote), *halo)
+    return Edges(stack_rows(local), stack_rows(remote), *halo)
 
 
 def _join_halos(
@@ -70,28 +70,3 @@ def _join_halos(
     slot = torch.full((sum(edges.halo_ids.numel() for edges in parts),), -1, dtype=torch.int32)
     slot[outside[order]] = (torch.cumsum(new, 0) - 1).int()
     return list(torch.split(slot, [edges.halo_ids.numel() for edges in parts])), (ids[new], owner[new], row[new])
-
-
-def _interleave(first: CSR, second: CSR, keys: Tensor) -> CSR:
-    """Both CSRs' edges row by row, each row in the order of keys (int64, first's edges then second's)."""
-    counts = torch.cat([first.degrees(), second.degrees()])
-    row = torch.repeat_interleave(torch.arange(first.num_rows).repeat(2), counts)
-    return _joined([first, second], first.indptr + second.indptr).pick(sort_pairs(row, keys))
-
-
-def _stack(blocks: list[CSR]) -> CSR:
-    """The rows of all blocks, one block after the other."""
-    if len(blocks) == 1:
-        return blocks[0]
-    indptr = [blocks[0].indptr[:1]]
-    edges = 0
-    for block in blocks:
-        indptr.append(block.indptr[1:] + edges)
-        edges += block.num_edges
-    return _joined(blocks, torch.cat(indptr))
-
-
-def _joined(blocks: list[CSR], indptr: Tensor) -> CSR:
-    """The edges of all blocks with what they carry, one block after the other, in the rows of `indptr`."""
-    data = {name: torch.cat([block.edge_data[name] for block in blocks]) for name in blocks[0].edge_data}
-    return CSR(indptr, torch.cat([block.indices for block in blocks]), blocks[0].num_cols, **data)
