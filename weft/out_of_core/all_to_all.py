@@ -1,4 +1,4 @@
-"""Arrays that are sorted by group go to the workers to whom the groups belong."""
+"""All-to-all exchange of arrays of different lengths: each group of rows goes to the worker to which it belongs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from weft.graph.files import Array
 
 
 @dataclass(frozen=True)
-class Hand:
+class Received:
     """What one worker sent to this one: arrays, sorted by group, and how much of each belongs to which group."""
 
     arrays: list[Array]
@@ -28,18 +28,21 @@ class Hand:
 
 
 @dataclass(frozen=True)
-class Dealer:
+class AllToAll:
     """`groups[w]` are the groups of worker w; they follow each other in the order of the workers."""
 
     comm: Communicator
     groups: Sequence[range]
 
-    def deal(self, arrays: Sequence[Array], counts: Array, kind: str, what: str) -> list[Hand]:
-        """One hand from every worker, in their order. counts: int64 [arrays, groups], the same for rows [n, ...]."""
+    def send(self, arrays: Sequence[Array], counts: Array, kind: str, what: str) -> list[Received]:
+        """What every worker sent to this one, in their order.
+
+        arrays: rows [n, ...], sorted by group. counts: int64 [arrays, groups], how many rows belong to each group.
+        """
         comm = self.comm
         shared = comm.all_gather(torch.from_numpy(np.ascontiguousarray(counts)), kind, f"sizes of {what}").numpy()
         mine = self.groups[comm.worker]
-        hands = [Hand([], sent[:, mine.start : mine.stop]) for sent in shared]
+        received = [Received([], sent[:, mine.start : mine.stop]) for sent in shared]
         pending = []
         for number, array in enumerate(arrays):
             ends = [0, *accumulate(counts[number].tolist())]
@@ -48,15 +51,15 @@ class Dealer:
             for peer, groups in enumerate(self.groups):
                 leaving = array[ends[groups.start] : ends[groups.stop]]
                 if peer == comm.worker:
-                    hands[peer].arrays.append(leaving)
+                    received[peer].arrays.append(leaving)
                     outgoing.append(None)
                     incoming.append(None)
                     continue
-                place = np.empty((int(hands[peer].counts[number].sum()), *array.shape[1:]), array.dtype)
-                hands[peer].arrays.append(place)
+                place = np.empty((int(received[peer].counts[number].sum()), *array.shape[1:]), array.dtype)
+                received[peer].arrays.append(place)
                 outgoing.append(torch.from_numpy(leaving))
                 incoming.append(torch.from_numpy(place))
             pending.append(comm.post(outgoing, incoming, kind, what))
         for sending in pending:
             sending.wait()
-        return hands
+        return received

@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.external.dividing import cut_files, same_folders
+from tests.out_of_core.edgefiles import cut_files, same_folders
 from weft.errors import UserError
-from weft.external.job import Job, parse_bytes
-from weft.external.source import find_edge_files, open_edges
+from weft.out_of_core.budget import parse_bytes
+from weft.out_of_core.edgefiles import find_edge_files, open_edges
+from weft.out_of_core.job import Job
 
 EDGES = np.random.default_rng(0).integers(0, 50, (2, 300))
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.external.dividing import cut_files, save_edges
-from weft import cli
+from tests.out_of_core.edgefiles import cut_files, save_edges
+from weft.cli import app as cli
 from weft.errors import UserError
-from weft.partition import read_partition
+from weft.partitioning import read_partition
 
 TRIANGLE = [(0, 1), (1, 2), (2, 0)]
 
@@ -144,7 +144,7 @@ def test_nothing_stays_of_work_that_was_ended(tmp_path: Path, victim: str) -> No
     np.save(tmp_path / "edges.npy", pairs)
     command = weft("partition", "edges.npy", "--parts", 4, "--workers", 2, "--memory", "1M", "--out", "parts")
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: any(tmp_path.glob(".parts.*/scratch/blocks-1/*")) or process.poll() is not None)
+    wait_for(lambda: any(tmp_path.glob(".parts.*/scratch/buckets-1/*")) or process.poll() is not None)
     assert process.poll() is None, process.stderr and process.stderr.read()
     if victim == "worker":
         os.kill(children(process.pid)[-1], signal.SIGKILL)
@@ -159,7 +159,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 180.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it never came to that"

@@ -1,4 +1,4 @@
-"""Edges on disk between the files and the parts: dealt to blocks as they are read, then sorted block by block."""
+"""Edges on disk between the files and the parts: sent to buckets as they are read, then sorted bucket by bucket."""
 
 import io
 from collections.abc import Iterator
@@ -9,21 +9,22 @@ import numpy as np
 import torch
 
 from weft.comm import Communicator
-from weft.external.blocks import Blocks
-from weft.external.dealing import Dealer
-from weft.external.fingerprint import Fingerprint
-from weft.external.job import Budget
-from weft.external.native import native
-from weft.external.source import EdgeChunk, EdgeFiles
+from weft.disk import writing
 from weft.graph.files import Array
 from weft.graph.progress import progress
+from weft.out_of_core.all_to_all import AllToAll
+from weft.out_of_core.buckets import Buckets
+from weft.out_of_core.budget import Budget
+from weft.out_of_core.edgefiles import EdgeChunk, EdgeFiles
+from weft.out_of_core.fingerprint import Fingerprint
+from weft.out_of_core.native import native
 
 NO_WEIGHTS = np.empty(0, np.float32)
 NO_ORDER = np.empty(0, np.int64)
 
 
 class Rows(NamedTuple):
-    """The in-edges of a block's vertices, each row's sources ascending."""
+    """The in-edges of a bucket's vertices, each row's sources ascending."""
 
     indptr: Array  # int64 [rows + 1]
     indices: Array  # int32 [E], global ids
@@ -31,31 +32,30 @@ class Rows(NamedTuple):
 
 
 class Spill:
-    """This worker's blocks on disk: edges as they come, then sorted rows.
+    """This worker's buckets on disk: edges as they come, then sorted rows.
 
     Edges lie in lanes, one for each worker that sent them and direction: read one after another, they are in the order
     of the edge files, whatever the order in which they came.
     """
 
     def __init__(self, folder: Path, comm: Communicator, weighted: bool) -> None:
-        self.stem = folder / f"blocks-{comm.worker}"
+        self.stem = folder / f"buckets-{comm.worker}"
         self.stem.mkdir()
         self.lanes = 2 * comm.num_workers
         self.weighted = weighted
 
     def append(self, round_number: int, lane: int, arrays: list[Array]) -> None:
         for kind, array in zip(("pairs", "weights"), arrays, strict=False):
-            with self._lane(round_number, lane, kind).open("ab") as file:
-                array.tofile(file)
+            _write(self._lane(round_number, lane, kind), "ab", array)
 
     def take_edges(self, round_number: int) -> tuple[Array, Array]:
-        """A block's pairs [E, 2] and weights [E] in the order of the edge files; they leave the disk."""
+        """A bucket's pairs [E, 2] and weights [E] in the order of the edge files; they leave the disk."""
         pairs = self._take(round_number, "pairs", np.int32).reshape(-1, 2)
         return pairs, self._take(round_number, "weights", np.float32) if self.weighted else NO_WEIGHTS
 
     def write_rows(self, round_number: int, rows: Rows) -> None:
         for name, array in rows._asdict().items():
-            array.tofile(self._sorted(round_number, name))
+            _write(self._sorted(round_number, name), "wb", array)
 
     def read_rows(self, round_number: int) -> Rows:
         dtypes = {"indptr": np.int64, "indices": np.int32, "weight": np.float32}
@@ -88,6 +88,14 @@ class Spill:
         return whole.view(dtype)
 
 
+def _write(path: Path, mode: str, array: Array) -> None:
+    # Not numpy's tofile, which does not say why it failed.
+    with writing(path, array.nbytes), path.open(mode, buffering=0) as file:
+        left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        while left:
+            left = left[file.write(left) :]
+
+
 def _fill(array: Array, file: io.FileIO) -> None:
     done = 0
     while done < array.size:
@@ -96,16 +104,16 @@ def _fill(array: Array, file: io.FileIO) -> None:
         done += count
 
 
-def spill_edges(comm: Communicator, edges: EdgeFiles, blocks: Blocks, budget: Budget, spill: Spill) -> None:
-    """Every worker reads its slice and sends each edge to the worker in whose block its destination lies."""
-    dealer = Dealer(comm, blocks.groups)
+def spill_edges(comm: Communicator, edges: EdgeFiles, buckets: Buckets, budget: Budget, spill: Spill) -> None:
+    """Every worker reads its slice and sends each edge to the worker in whose bucket its destination lies."""
+    exchange = AllToAll(comm, buckets.groups)
     span = edges.span(comm.worker, comm.num_workers)
-    with progress("sending edges to blocks", len(span)) as advance:
+    with progress("sending edges to buckets", len(span)) as advance:
         for chunk in _in_step(comm, edges.read(span, budget.chunk_edges), edges.weighted):
             for direction in range(2 if budget.both_ways else 1):
-                arrays, counts = _group(blocks, chunk, backwards=direction == 1)
-                for peer, hand in enumerate(dealer.deal(arrays, counts, "topology", "edges")):
-                    for round_number, pieces in hand.of_groups():
+                arrays, counts = _group(buckets, chunk, backwards=direction == 1)
+                for peer, received in enumerate(exchange.send(arrays, counts, "topology", "edges")):
+                    for round_number, pieces in received.of_groups():
                         spill.append(round_number, direction * comm.num_workers + peer, pieces)
             advance(chunk.amount)
 
@@ -122,24 +130,24 @@ def _in_step(comm: Communicator, chunks: Iterator[EdgeChunk], weighted: bool) ->
         yield chunk or nothing
 
 
-def _group(blocks: Blocks, chunk: EdgeChunk, backwards: bool) -> tuple[list[Array], Array]:
-    """A chunk's edges, or their reverses, by block: pairs [E, 2] and, if they have any, weights [E]; and counts."""
+def _group(buckets: Buckets, chunk: EdgeChunk, backwards: bool) -> tuple[list[Array], Array]:
+    """A chunk's edges, or their reverses, by bucket: pairs [E, 2] and, if they have any, weights [E]; and counts."""
     src, dst = (chunk.dst, chunk.src) if backwards else (chunk.src, chunk.dst)
     weight = NO_WEIGHTS if chunk.weight is None else chunk.weight
-    counts = np.zeros(blocks.borders.size - 1, np.int64)
+    counts = np.zeros(buckets.borders.size - 1, np.int64)
     pairs, weight_out = np.empty((src.size, 2), np.int32), np.empty(weight.size, np.float32)
     kept = native().group_edges(
-        src, dst, weight, backwards, blocks.cell_shift, blocks.group_of_cell, pairs, weight_out, counts
+        src, dst, weight, backwards, buckets.cell_shift, buckets.group_of_cell, pairs, weight_out, counts
     )
     arrays = [pairs[:kept]] if chunk.weight is None else [pairs[:kept], weight_out[:kept]]
     return arrays, np.tile(counts, (len(arrays), 1))
 
 
-def sort_blocks(comm: Communicator, blocks: Blocks, spill: Spill, fingerprint: Fingerprint) -> None:
-    """Every block's edges become rows on disk, and the graph's fingerprint is taken of them."""
-    with progress("sorting blocks", blocks.num_rounds) as advance:
-        for number in range(blocks.num_rounds):
-            rows = _sort(blocks.span(number, comm.worker), *spill.take_edges(number))
+def sort_buckets(comm: Communicator, buckets: Buckets, spill: Spill, fingerprint: Fingerprint) -> None:
+    """Every bucket's edges become rows on disk, and the graph's fingerprint is taken of them."""
+    with progress("sorting buckets", buckets.num_rounds) as advance:
+        for number in range(buckets.num_rounds):
+            rows = _sort(buckets.span(number, comm.worker), *spill.take_edges(number))
             spill.write_rows(number, rows)
             fingerprint.add(rows.indices, rows.weight)
             advance(1)
@@ -148,5 +156,5 @@ def sort_blocks(comm: Communicator, blocks: Blocks, spill: Spill, fingerprint: F
 def _sort(vertices: range, pairs: Array, weight: Array) -> Rows:
     indptr, indices = np.empty(len(vertices) + 1, np.int64), np.empty(len(pairs), np.int32)
     order = np.empty(weight.size, np.int64) if weight.size else NO_ORDER
-    native().sort_block(pairs, vertices.start, indptr, indices, order)
+    native().sort_bucket(pairs, vertices.start, indptr, indices, order)
     return Rows(indptr, indices, weight[order])

@@ -15,11 +15,11 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from weft.errors import UserError
-from weft.external.job import Job
 from weft.graph.build import MAX_NODES
 from weft.graph.edgelist import DST_NAMES, SRC_NAMES, WEIGHT_NAMES, EdgeColumns, read_npy
 from weft.graph.files import MANIFEST, Array
 from weft.graph.tables import COMPRESSED, PARQUET, TEXT, TableFile, kind_of, open_table, to_numpy
+from weft.out_of_core.job import Job
 
 KINDS = (".npy", *PARQUET, *TEXT)
 BYTES_PER_LINE = 4  # of a text file, at the least: two digits, a comma and the end of the line
@@ -78,6 +78,8 @@ def find_edge_files(source: str) -> tuple[Path, ...]:
     path = Path(source)
     if path.is_dir() and not (path / MANIFEST).exists():
         inside = sorted(path.iterdir())
+        if {"indptr.npy", "indices.npy"} <= {file.name for file in inside}:
+            raise UserError(f"{path} is a graph folder without its {MANIFEST}: make the folder again")
         return tuple(inside) if all(file.is_file() and kind_of(file) in KINDS for file in inside) else ()
     paths = tuple(Path(name) for name in source.split(","))
     return paths if all(kind_of(path) in KINDS for path in paths) else ()
@@ -255,18 +257,18 @@ class TextEdges:
         return self.columns.weight is not None
 
     def read(self, begin: int, end: int, chunk_edges: int, num_nodes: int) -> Iterator[EdgeChunk]:
-        block_bytes = max(1 << 12, chunk_edges * BYTES_PER_LINE)
+        chunk_bytes = max(1 << 12, chunk_edges * BYTES_PER_LINE)
         path = self.table.path
-        for block in _lines(path, self.first_byte + begin, self.first_byte + end, self.first_byte, block_bytes):
-            yield _chunk(path, *_columns(path, self._parse(block), self.columns), len(block), num_nodes, None)
+        for text in _lines(path, self.first_byte + begin, self.first_byte + end, self.first_byte, chunk_bytes):
+            yield _chunk(path, *_columns(path, self._parse(text), self.columns), len(text), num_nodes, None)
 
-    def _parse(self, block: bytes) -> pa.Table:
+    def _parse(self, text: bytes) -> pa.Table:
         types = {str(self.columns.src): pa.int64(), str(self.columns.dst): pa.int64()}
         if self.columns.weight is not None:
             types[self.columns.weight] = pa.float32()
         try:
             return pyarrow.csv.read_csv(
-                pa.BufferReader(block),
+                pa.BufferReader(text),
                 read_options=pyarrow.csv.ReadOptions(column_names=list(self.table.columns), use_threads=False),
                 parse_options=pyarrow.csv.ParseOptions(delimiter=self.table.delimiter),
                 convert_options=pyarrow.csv.ConvertOptions(include_columns=self.columns.names, column_types=types),
@@ -286,18 +288,18 @@ def _first_byte(table: TableFile) -> int:
         return file.tell()
 
 
-def _lines(path: Path, begin: int, end: int, data_begin: int, block_bytes: int) -> Iterator[bytes]:
-    """The lines that begin in [begin, end), in blocks of whole lines that hold something."""
+def _lines(path: Path, begin: int, end: int, data_begin: int, chunk_bytes: int) -> Iterator[bytes]:
+    """The lines that begin in [begin, end), in chunks of whole lines that hold something."""
     with path.open("rb") as file:
         file.seek(max(begin - 1, data_begin))
         if begin > data_begin:
             file.readline()  # it began before, or is the line end just before
         while (position := file.tell()) < end:
-            block = file.read(min(block_bytes, end - position))
-            if not block.endswith(b"\n"):
-                block += file.readline()
-            if not block.isspace():
-                yield block
+            text = file.read(min(chunk_bytes, end - position))
+            if not text.endswith(b"\n"):
+                text += file.readline()
+            if not text.isspace():
+                yield text
 
 
 def _columns(path: Path, table: pa.Table | pa.RecordBatch, found: EdgeColumns) -> tuple[Array, Array, Array | None]:

@@ -1,49 +1,13 @@
-"""What to partition and how, and how much memory that may take."""
+"""How much memory a worker may use, and how large the pieces are in which it works."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from weft.errors import UserError
 
-from weft.errors import UserError, unknown
-from weft.graph.edgelist import EdgeColumns
-
-METHODS = ("stream", "range", "hash")
-MAX_PARTS = 2**15 - 1  # owners are int16
 LEAST_ROOM = 0.25  # of the memory: what must remain for buffers beside what is kept for every vertex
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-class Job(BaseModel):
-    """One partitioning; the workers get it as JSON."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    edges: tuple[Path, ...]
-    parts: int
-    method: str = "stream"
-    seed: int = 0
-    memory_bytes: int = 2 << 30  # of each worker
-    passes: int = 3  # of `stream` over the vertices
-    columns: EdgeColumns = EdgeColumns()
-    header: bool | None = None
-    features: Path | None = None
-    labels: Path | None = None
-    split: str | None = None
-    num_nodes: int | None = None
-    num_classes: int | None = None
-    undirected: bool = False
-    name: str = "graph"
-
-
-def check_job(job: Job) -> None:
-    if job.method not in METHODS:
-        raise unknown("partition method for edge files", job.method, METHODS)
-    if not 1 <= job.parts <= MAX_PARTS:
-        raise UserError(f"{job.parts} parts were asked for: edge files are cut into 1 to {MAX_PARTS} parts")
-    if job.memory_bytes < 1 or job.passes < 1:
-        raise UserError("memory and passes are counted from 1: give more")
 
 
 def parse_bytes(text: str) -> int:
@@ -77,13 +41,13 @@ class Budget:
         return max(1, int(self.memory_bytes * LEAST_ROOM) // (read + grouped))
 
     @property
-    def block_bytes_per_edge(self) -> int:
+    def bucket_bytes_per_edge(self) -> int:
         sorting = 28 if self.weighted else 12
         cutting = (8 + 4 * self.num_workers) * (2 if self.weighted else 1)
         return max(sorting, cutting)
 
     @property
-    def block_bytes_per_row(self) -> int:
+    def bucket_bytes_per_row(self) -> int:
         return 24 + 8 * self.num_workers
 
     def room(self, num_nodes: int) -> int:
@@ -101,3 +65,9 @@ class Budget:
     def rows_at_once(self, num_nodes: int, row_bytes: int) -> int:
         """Rows of features, labels or masks that are read and sent at one time."""
         return max(1, self.room(num_nodes) // (max(1, row_bytes) * (3 + self.num_workers)))
+
+
+def pieces(total: int, step: int) -> Iterator[tuple[int, int]]:
+    """(begin, end) of pieces of at most `step` that make up 0..total."""
+    for begin in range(0, total, step):
+        yield begin, min(total, begin + step)

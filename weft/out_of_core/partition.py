@@ -1,13 +1,16 @@
 """The whole way from edge files to part folders, taken by all workers together.
 
-    count     the in-edges of every vertex, which says how to make blocks that fit into memory
-    spill     every worker reads its slice of the edges and sends each to the block of its destination, on disk
-    sort      blocks become rows, sources ascending; the graph's fingerprint is taken of them
-    assign    an owner for every vertex: hash, range, or stream in several passes over the blocks
+    prepare   features, labels and splits of a table become npy files, where a table is given
+    count     the in-edges of every vertex, which says how to make buckets that fit into memory
+    spill     every worker reads its slice of the edges and sends each to the bucket of its destination, on disk
+    sort      buckets become rows, sources ascending; the graph's fingerprint is taken of them
+    assign    an owner for every vertex, by the method asked for
+    place     the position of every vertex in its part
     cut       rows go to the parts of their vertices, local and remote edges apart
-    rows      features, labels and masks go the same way
+    rows      vertex data (features, labels, masks, further columns) go the same way
+    finish    halos and metadata
 
-No step holds more of the graph than a block, a chunk of edges, or a few bytes per vertex (`Budget`).
+No step holds more of the graph than a bucket, a chunk of edges, or a few bytes per vertex (`Budget`).
 """
 
 import shutil
@@ -20,32 +23,38 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from weft.comm import Communicator
+from weft.comm import Communicator, broadcast_text
 from weft.errors import UserError
-from weft.external.blocks import Blocks, count_degrees, make_blocks
-from weft.external.cut import Parts, Placement, place
-from weft.external.fingerprint import Fingerprint, share_hex
-from weft.external.job import Budget, Job, check_job
-from weft.external.native import native
-from weft.external.nodes import NodeFiles, RowFile, count_classes, declared_nodes, open_nodes, write_masks
-from weft.external.owners import Stream, hash_owners, range_owners, stream_owners
-from weft.external.source import EdgeFiles, open_edges
-from weft.external.spill import Spill, sort_blocks, spill_edges
 from weft.graph.files import Array, FolderWriter
-from weft.partition.methods import Balance
-from weft.partition.quality import PartCounts
-from weft.partition.store import PartitionInfo, identity
+from weft.out_of_core.buckets import make_buckets
+from weft.out_of_core.budget import Budget
+from weft.out_of_core.degrees import count_degrees
+from weft.out_of_core.edgefiles import EdgeFiles, open_edges
+from weft.out_of_core.fingerprint import Fingerprint
+from weft.out_of_core.job import Job, check_job
+from weft.out_of_core.native import native
+from weft.out_of_core.owners import SpilledGraph
+from weft.out_of_core.parts import Parts
+from weft.out_of_core.placement import Placement, place
+from weft.out_of_core.spill import Spill, sort_buckets, spill_edges
+from weft.out_of_core.splits import check_split, write_masks
+from weft.out_of_core.tables import Prepared, is_table, open_source, prepare_table
+from weft.out_of_core.vertexfiles import VertexFile, count_classes, declared_nodes, open_vertex_files
+from weft.partitioning.info import PartitionInfo, partition_id_of
+from weft.partitioning.partitioners import Request, find_partitioner
+from weft.partitioning.quality import PartCounts
+from weft.partitioning.shard import check_owner
 
 SCRATCH = "scratch"  # within the folder that is being written
 
 
 @dataclass(frozen=True)
-class Division:
+class Partitioned:
     """What was made, and how long each step took."""
 
     info: PartitionInfo
     seconds: dict[str, float]
-    num_blocks: int
+    num_buckets: int
 
 
 @dataclass
@@ -64,43 +73,53 @@ class Steps:
         self.seconds[name] = time.perf_counter() - started
 
 
-def check_inputs(job: Job) -> tuple[EdgeFiles, NodeFiles, int | None]:
+def check_inputs(job: Job) -> tuple[EdgeFiles, dict[str, VertexFile], int | None]:
     """Opens all files, which shows most mistakes in a moment; third, the number of vertices, if it is known."""
     native()
     check_job(job)
-    files = open_nodes(job)
+    files = {}
+    if is_table(job.features):  # npy files are made of it, and checked then
+        open_source(job)
+    else:
+        files = open_vertex_files(job)
+    if job.split is not None:
+        check_split(job.split)
     num_nodes = declared_nodes(job, files)
     return open_edges(job, num_nodes), files, num_nodes
 
 
-def divide(comm: Communicator, job: Job, folder: Path) -> Division:
+def partition_edges(comm: Communicator, job: Job, folder: Path) -> Partitioned:
     """Writes the part folders and position.npy into a folder that exists; every worker calls it.
 
     What remains is for the caller, who made the folder: `complete`.
     """
+    check_inputs(job)
+    scratch = _make_scratch(comm, folder)
+    steps = Steps(comm)
+
+    with steps.step("prepare"):
+        prepared = prepare_table(comm, job, scratch)
+        job = prepared.job
     edges, files, num_nodes = check_inputs(job)
     budget = Budget(job.memory_bytes, comm.num_workers, edges.weighted, job.undirected)
     if num_nodes is not None:
         budget.room(num_nodes)  # too little memory shows at once
-    scratch = _make_scratch(comm, folder)
-    steps = Steps(comm)
-
     with steps.step("count"):
         degrees = count_degrees(comm, edges, budget, num_nodes)
         if not degrees.any():
             raise UserError(f"{job.edges[0]} has no edges: nothing to train on")
-        blocks = make_blocks(degrees, budget)
+        buckets = make_buckets(degrees, budget)
     spill = Spill(scratch, comm, edges.weighted)
     with steps.step("spill"):
-        spill_edges(comm, edges, blocks, budget, spill)
+        spill_edges(comm, edges, buckets, budget, spill)
     with steps.step("sort"):
         hashing = Fingerprint(comm, degrees.size, edges.weighted)
-        sort_blocks(comm, blocks, spill, hashing)
+        sort_buckets(comm, buckets, spill, hashing)
         fingerprint = hashing.finish(degrees)
     with steps.step("assign"):
-        num_classes = count_classes(comm, job, files.labels)
-        masks = write_masks(comm, job, files.labels, degrees.size, scratch)
-        owner = _assign(comm, job, blocks, degrees, spill, masks)
+        num_classes = count_classes(comm, job, files.get("y"))
+        files |= write_masks(comm, job, files.get("y"), degrees.size, scratch)
+        owner = _assign(SpilledGraph(comm, buckets, degrees, spill, files.get("train_mask"), job.passes), job)
         del degrees
     with steps.step("place"):
         placement = place(comm, owner, job.parts, folder / "position.npy", scratch / "order.npy")
@@ -108,20 +127,20 @@ def divide(comm: Communicator, job: Job, folder: Path) -> Division:
     with ExitStack() as open_until:
         parts = Parts(comm, folder, placement, edges.weighted, open_until)
         with steps.step("cut"):
-            parts.cut_blocks(blocks, spill)
+            parts.cut_buckets(buckets, spill)
         with steps.step("rows"):
-            for file in (files.features, files.labels, *masks):
-                if file is not None:
-                    parts.deal_rows(file, budget)
+            for file in files.values():
+                parts.send_rows(file, budget)
         with steps.step("finish"):
             halo = parts.finish(partition_id)
+            num_features = files["x"].shape[1] if "x" in files else 0
             open_until.close()
-            info = _describe(parts, halo, job, files, fingerprint, partition_id, num_classes)
-    return Division(info, steps.seconds, blocks.borders.size - 1)
+            info = _describe(parts, halo, prepared, num_features, fingerprint, partition_id, num_classes)
+    return Partitioned(info, steps.seconds, buckets.borders.size - 1)
 
 
 def complete(folder: FolderWriter, info: PartitionInfo) -> None:
-    """What makes a partition of the folder into which `divide` has written."""
+    """What makes a partition of the folder into which `partition_edges` has written."""
     shutil.rmtree(folder.temporary / SCRATCH)
     folder.adopt("position")
     folder.meta = info.model_dump(mode="json")
@@ -130,18 +149,17 @@ def complete(folder: FolderWriter, info: PartitionInfo) -> None:
 def _make_scratch(comm: Communicator, folder: Path) -> Path:
     if comm.worker == 0:
         (folder / SCRATCH).mkdir(exist_ok=True)
-    comm.barrier("until there is room for blocks")
+    comm.barrier("until there is room for buckets")
     return folder / SCRATCH
 
 
-def _assign(comm: Communicator, job: Job, blocks: Blocks, degrees: Array, spill: Spill, masks: list[RowFile]) -> Array:
-    if job.method == "hash" or job.parts == 1:
-        return hash_owners(degrees.size, job.parts, job.seed)
-    if job.method == "range":
-        return range_owners(degrees, job.parts)
-    train = next((mask for mask in masks if mask.name == "train_mask"), None)
-    num_edges = int(degrees.sum(dtype=np.int64))
-    return stream_owners(Stream(comm, blocks, num_edges, job.parts, train, Balance()), spill, job.passes)
+def _assign(graph: SpilledGraph, job: Job) -> Array:
+    """int16 [N]"""
+    if job.parts == 1:
+        return np.zeros(graph.degrees.size, np.int16)
+    owner = find_partitioner(job.method, whole_graph=False).assign(graph, Request(job.parts, job.seed)).owner
+    check_owner(owner, graph.degrees.size, job.parts)
+    return owner.to(torch.int16).numpy()
 
 
 def _identify(comm: Communicator, fingerprint: str, placement: Placement) -> str:
@@ -150,20 +168,23 @@ def _identify(comm: Communicator, fingerprint: str, placement: Placement) -> str
     if comm.worker == 0:
         starts = tuple(placement.starts.tolist())
         order = (ids for part in range(placement.num_parts) for ids in placement.members(part))
-        digits = identity(fingerprint, starts, order)
-    return share_hex(comm, digits, "the partition's id")
+        digits = partition_id_of(fingerprint, starts, order)
+    return broadcast_text(comm, digits, "the partition's id")
 
 
 def _describe(
     parts: Parts,
     halo: dict[int, list[int]],
-    job: Job,
-    files: NodeFiles,
+    prepared: Prepared,
+    num_features: int,
     fingerprint: str,
     partition_id: str,
     num_classes: int,
 ) -> PartitionInfo:
     """What all workers together have written."""
+    job, names = prepared.job, prepared.class_names
+    if names is not None and job.label_kind == "classes" and len(names) != num_classes:
+        raise UserError(f"there are {len(names)} names of classes for {num_classes} classes: leave --num-classes out")
     comm, num_parts = parts.comm, job.parts
     counted = torch.zeros(num_parts, 3, dtype=torch.int64)  # local edges, remote edges, training vertices
     needed = torch.zeros(num_parts, num_parts, dtype=torch.int64)
@@ -180,12 +201,14 @@ def _describe(
         partition_id=partition_id,
         graph_name=job.name,
         fingerprint=fingerprint,
-        method=job.method,
+        method=find_partitioner(job.method, whole_graph=False).name,
         seed=job.seed,
         num_nodes=sum(sizes),
         num_edges=int(counted[:, :2].sum()),
-        num_features=files.num_features,
+        num_features=num_features,
         num_classes=num_classes,
+        class_names=names,
+        preparation=prepared.preparation,
         parts=tuple(
             PartCounts(
                 nodes=sizes[part],

@@ -8,11 +8,11 @@ import torch
 
 from tests.workers import run_workers
 from weft.comm import Communicator
-from weft.external import Division, Job, complete, divide
 from weft.graph.files import FolderWriter, read_manifest
 from weft.graph.graph import Graph
-from weft.partition import PartitionInfo, read_owner, write_partition
-from weft.partition.store import part_name
+from weft.out_of_core import Job, Partitioned, complete, partition_edges
+from weft.partitioning import PartitionInfo, read_owner, write_partition
+from weft.partitioning.info import part_name
 
 Edges = list[tuple[int, int]]
 
@@ -22,19 +22,19 @@ def cut_files(out: Path, workers: int, **settings: Any) -> PartitionInfo:
     return cut(out, workers, **settings).info
 
 
-def cut(out: Path, workers: int, **settings: Any) -> Division:
+def cut(out: Path, workers: int, **settings: Any) -> Partitioned:
     job = Job(**settings)
     with FolderWriter(out, "partition", overwrite=True) as folder:
         if workers == 1:
-            division = divide(Communicator.alone(), job, folder.temporary)
+            made = partition_edges(Communicator.alone(), job, folder.temporary)
         else:
-            division = run_workers(divided, workers, job.model_dump_json(), str(folder.temporary))[0]
-        complete(folder, division.info)
-    return division
+            made = run_workers(_partition, workers, job.model_dump_json(), str(folder.temporary))[0]
+        complete(folder, made.info)
+    return made
 
 
-def divided(comm: Communicator, job: str, folder: str) -> Division:
-    return divide(comm, Job.model_validate_json(job), Path(folder))
+def _partition(comm: Communicator, job: str, folder: str) -> Partitioned:
+    return partition_edges(comm, Job.model_validate_json(job), Path(folder))
 
 
 def save_edges(path: Path, edges: Edges, dtype: Any = np.int32) -> Path:

@@ -1,13 +1,14 @@
-"""The fingerprint of a graph that lies in blocks, the same as `CSR.fingerprint` takes of one in memory."""
+"""The fingerprint of a graph that lies in buckets, the same as `CSR.fingerprint` takes of one in memory."""
 
 import hashlib
-from collections.abc import Iterator
 
 import numpy as np
 import torch
 
-from weft.comm import Communicator
+from weft.comm import Communicator, broadcast_text
+from weft.graph.csr import EDGE_DATA, fingerprint_of
 from weft.graph.files import Array
+from weft.out_of_core.budget import pieces
 
 PIECE_BYTES = 1 << 24
 
@@ -44,24 +45,10 @@ class Fingerprint:
 
     def finish(self, degrees: Array) -> str:
         """degrees: int32 [N], of all vertices."""
-        whole = hashlib.sha256(f"weft csr {self.num_nodes}".encode())
-        whole.update(b" torch.int64 " + _offsets_digest(degrees))
-        whole.update(b" torch.int32 " + self._indices.digest())
+        digests = {"indptr": (torch.int64, _offsets_digest(degrees)), "indices": (torch.int32, self._indices.digest())}
         if self.weighted:
-            whole.update(b" torch.float32 " + self._weight.digest())
-        return share_hex(self.comm, whole.hexdigest(), "the fingerprint")
-
-
-def share_hex(comm: Communicator, digits: str, what: str) -> str:
-    """Worker 0's digest, at every worker."""
-    letters = torch.tensor(list(digits.encode()), dtype=torch.uint8)
-    return bytes(comm.broadcast(letters, 0, "control", what).tolist()).decode()
-
-
-def pieces(total: int, step: int) -> Iterator[tuple[int, int]]:
-    """(begin, end) of pieces of at most `step` that make up 0..total."""
-    for begin in range(0, total, step):
-        yield begin, min(total, begin + step)
+            digests["weight"] = (EDGE_DATA["weight"].dtype, self._weight.digest())
+        return broadcast_text(self.comm, fingerprint_of(self.num_nodes, digests), "the fingerprint")
 
 
 def _offsets_digest(degrees: Array) -> bytes:

@@ -11,18 +11,18 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.external.dividing import cut, cut_files, node_files, same_as_in_memory, same_folders, save_edges
-from tests.partition.drawn import check_shards
+from tests.out_of_core.edgefiles import cut, cut_files, node_files, same_as_in_memory, same_folders, save_edges
+from tests.partitioning.drawn import check_shards
 from tests.workers import run_workers
 from weft.comm import Communicator
-from weft.divide import partition_together
-from weft.external import Job, spill
-from weft.external.source import EdgeChunk, EdgeFiles
 from weft.graph import from_edges
 from weft.graph.files import Array
 from weft.graph.graph import Graph
 from weft.graph.synthetic import parse_synthetic
-from weft.partition import PartitionInfo, load_shard, read_owner, read_partition
+from weft.out_of_core import Job, spill
+from weft.out_of_core.edgefiles import EdgeChunk, EdgeFiles
+from weft.out_of_core.workers import partition_together
+from weft.partitioning import PartitionInfo, load_shard, read_owner, read_partition
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -102,7 +102,7 @@ def random_edges(num_nodes: int, num_edges: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("method", ["hash", "range"])
-def test_little_memory_means_many_blocks_and_the_same_parts(
+def test_little_memory_means_many_buckets_and_the_same_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     at_once: list[int] = []
@@ -124,7 +124,7 @@ def test_little_memory_means_many_blocks_and_the_same_parts(
     monkeypatch.setattr(spill, "_sort", sort_and_note)
     tight = cut(tmp_path / "tight", 1, memory_bytes=1 << 14, **job)
     assert max(at_once) * 12 <= 1 << 14, "an edge takes 12 bytes at the least while it is sorted"
-    assert ample.num_blocks == 1 and tight.num_blocks >= 20
+    assert ample.num_buckets == 1 and tight.num_buckets >= 20
     same_folders(tmp_path / "ample", tmp_path / "tight")
 
 
@@ -146,7 +146,7 @@ def test_stream_cuts_less_than_hash_and_keeps_the_balance(tmp_path: Path, commun
     stream = cut_files(tmp_path / "stream", workers, method="stream", **job).quality
     random = cut_files(tmp_path / "hash", 1, method="hash", **job).quality
     assert stream.cut_edges < 0.75 * random.cut_edges
-    assert stream.node_balance < 1.06 and stream.edge_balance < 1.12 and stream.train_balance < 1.12
+    assert stream.vertex_balance < 1.06 and stream.edge_balance < 1.12 and stream.train_balance < 1.12
     again = cut_files(tmp_path / "again", workers, method="stream", **job).quality
     assert again == stream, "the same workers and memory give the same parts"
     same_folders(tmp_path / "stream", tmp_path / "again")
