@@ -1,4 +1,4 @@
-"""How fast each worker reaches each other one, measured while all of them talk, as they do in training."""
+"""Latency and bandwidth between each pair of workers, measured while all of them send, as they do in training."""
 
 import time
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from weft.comm.communicator import Communicator
-from weft.comm.turns import partners
+from weft.comm.pairwise import partners
 
 _SMALL, _FIRST, _MOST = 256, 1 << 16, 1 << 22  # bytes of the messages that are timed
 _AIM_SECONDS = 0.04
@@ -24,9 +24,9 @@ class Channels:
 
 
 def measure_channels(comm: Communicator, largest_bytes: int = _MOST) -> Channels:
-    """Small messages and then large ones between all pairs of workers; all workers get the same answer.
+    """Times small messages and then large ones between all pairs of workers; all workers get the same result.
 
-    None is much larger than the largest that this worker will send, which may differ from worker to worker.
+    `largest_bytes`: the largest message that this worker will send, which bounds those that are timed.
     """
     quick = _fastest(comm, _SMALL)
     large, size = _fastest(comm, _FIRST), _FIRST
@@ -37,15 +37,15 @@ def measure_channels(comm: Communicator, largest_bytes: int = _MOST) -> Channels
         large, size = _fastest(comm, wanted), wanted
     sharing = comm.num_workers - 1  # in training a link carries the messages of all channels that meet at it
     rates = ((large - quick) / size).clamp(min=1e-12) * sharing
-    # What a worker has timed is what came to it: row q of its answer is the channel from q.
+    # A worker times what it receives: row q of its result is the channel from worker q.
     arrived = comm.all_gather(torch.stack([quick, rates]), "control", "channel times")
     return Channels(_alike(arrived[:, 0].T, _JITTER_SECONDS), _alike(arrived[:, 1].T, sharing * _JITTER_SECONDS / size))
 
 
 def _alike(found: Tensor, jitter: float) -> Tensor:
-    """Channels that differ by less than a factor of two from the middle one, or than jitter, are taken to be as it is.
+    """Replaces by the median what differs from it by less than a factor of two, or by less than the jitter.
 
-    So that where all links are alike, as they mostly are, what is decided by them does not change from run to run.
+    Where all links are alike, as they mostly are, decisions that depend on them then repeat from run to run.
     """
     others = ~torch.eye(len(found), dtype=torch.bool)
     middle = found[others].median() if len(found) > 1 else torch.zeros(())
@@ -54,9 +54,9 @@ def _alike(found: Tensor, jitter: float) -> Tensor:
 
 
 def _fastest(comm: Communicator, size: int) -> Tensor:
-    """Seconds until a message of that size is here from each peer, the best of some rounds, float64 [W].
+    """Seconds until a message of that size has arrived from each peer, the least of some rounds, float64 [W].
 
-    All workers talk at the same time, each to one and each listening to one.
+    In a round each worker sends to one other and receives from one other, all at the same time.
     """
     best = torch.full((comm.num_workers,), torch.inf, dtype=torch.float64)
     best[comm.worker] = 0.0

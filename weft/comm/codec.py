@@ -15,10 +15,10 @@ class Codec(Protocol):
     name: str
     verbatim: bool  # the message is the rows' own memory: no encoding, received straight into place
 
-    def leaving_bytes(self, peer: int, count: int, width: int, dtype: torch.dtype) -> int:
-        """Bytes of the message that takes `count` rows of `width` columns to a peer."""
+    def leaving_bytes(self, peer: int, count: int, columns: int, dtype: torch.dtype) -> int:
+        """Bytes of the message that takes `count` rows of `columns` columns to a peer."""
 
-    def arriving_bytes(self, peer: int, count: int, width: int, dtype: torch.dtype) -> int: ...
+    def arriving_bytes(self, peer: int, count: int, columns: int, dtype: torch.dtype) -> int: ...
 
     def encode(self, peer: int, x: Tensor, rows: Rows) -> Tensor:
         """Those rows of x [N, D] as a message, contiguous, leaving_bytes long; may share their memory."""
@@ -33,8 +33,8 @@ class RawCodec:
     name = "raw"
     verbatim = True
 
-    def leaving_bytes(self, peer: int, count: int, width: int, dtype: torch.dtype) -> int:
-        return count * width * dtype.itemsize
+    def leaving_bytes(self, peer: int, count: int, columns: int, dtype: torch.dtype) -> int:
+        return count * columns * dtype.itemsize
 
     arriving_bytes = leaving_bytes
 
@@ -51,8 +51,8 @@ class Bf16Codec:
     name = "bf16"
     verbatim = False
 
-    def leaving_bytes(self, peer: int, count: int, width: int, dtype: torch.dtype) -> int:
-        return count * width * 2
+    def leaving_bytes(self, peer: int, count: int, columns: int, dtype: torch.dtype) -> int:
+        return count * columns * 2
 
     arriving_bytes = leaving_bytes
 

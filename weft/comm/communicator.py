@@ -1,6 +1,6 @@
-"""What workers say to each other: point-to-point rows, a few collectives, exact byte counts, a deadline on every wait.
+"""Communication between workers: point-to-point messages, a few collectives, byte counts, a deadline on every wait.
 
-Bytes are counted where they are handed over, by class, as payload:
+Bytes are counted where they are handed to the network, by class, as payload:
 
 - `post` counts every byte of every outgoing message (nothing is sent to oneself, and empty messages are not sent);
 - `all_reduce` counts the tensor's bytes once per worker, `all_gather` the bytes this worker contributes, `broadcast`
@@ -8,8 +8,6 @@ Bytes are counted where they are handed over, by class, as payload:
 - `barrier` counts nothing. With one worker nothing is ever counted.
 """
 
-import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,15 +18,15 @@ from typing import Any, Literal, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
-from weft.comm.failure import Reports, patience_seconds
-from weft.comm.process import report_step
-from weft.comm.turns import WORTHWHILE_BYTES, Turn, Turns, Waitable, partners
-from weft.errors import UserError, WorkerLost, unknown
+from weft.comm.failure import Reports, first_sentence, patience_seconds
+from weft.comm.pairwise import SMALLEST_BYTES, DeferredWork, PairwiseRound, PairwiseSender, partners
+from weft.comm.pending import PendingMessages
+from weft.comm.process import end_process, report_step
+from weft.errors import WorkerLost
 
-KINDS = ("ids", "topology", "features", "hidden_forward", "hidden_backward", "gradients", "control")
+BYTE_CLASSES = ("ids", "topology", "features", "hidden_forward", "hidden_backward", "gradients", "control")
+EPOCH_BYTE_CLASSES = BYTE_CLASSES[:-1]  # "control" is no part of an epoch's bytes
 Op = Literal["sum", "max", "min"]
 T = TypeVar("T")
 
@@ -37,7 +35,7 @@ DEFAULT_DEADLINE_SECONDS = 300.0
 # at most 2^31 - 4096 bytes a call: longer messages travel as several.
 MAX_MESSAGE_BYTES = 1 << 30
 
-DIRECT_BYTES = 4 << 20  # sums of at most so many bytes take two rounds
+DIRECT_BYTES = 4 << 20  # all-reduces of at most so many bytes take two rounds
 
 _REDUCE: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda rows: rows.sum(0, dtype=rows.dtype),
@@ -47,38 +45,8 @@ _REDUCE: dict[str, Callable[[Tensor], Tensor]] = {
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
-class Pending:
-    """Messages in flight. Their tensors belong to the network until `wait` returns."""
-
-    def __init__(self, comm: "Communicator", what: str) -> None:
-        self._comm = comm
-        self._what = what
-        self._receives: dict[int, list[Any]] = {}
-        self._sends: dict[int, list[Any]] = {}
-        self._landing: dict[int, tuple[Tensor, Tensor]] = {}  # peer -> (host staging, destination on the device)
-        self._keep: list[Tensor] = []
-
-    def wait_for(self, peer: int) -> None:
-        """Until the message from one peer is here; later calls for the same peer return at once."""
-        for work in self._receives.pop(peer, ()):
-            self._comm._wait(work, f"receiving {self._what}", peer)
-        if peer in self._landing:
-            host, destination = self._landing.pop(peer)
-            destination.copy_(host)
-
-    def wait(self) -> None:
-        """Until every message has arrived and every outgoing tensor may be written to again."""
-        for peer in list(self._receives):
-            self.wait_for(peer)
-        for peer, works in self._sends.items():
-            for work in works:
-                self._comm._wait(work, f"sending {self._what}", peer)
-        self._sends.clear()
-        self._keep.clear()
-
-
 class Communicator:
-    """One worker's end of the run's connections. Every worker makes the same calls in the same order."""
+    """One worker's connections to the others of its run. All workers make the same calls in the same order."""
 
     def __init__(
         self,
@@ -96,28 +64,30 @@ class Communicator:
         self.device = device
         self.deadline_seconds = deadline_seconds
         self.backend = backend  # None: one worker, torch.distributed is not involved
-        self.sent: dict[str, int] = dict.fromkeys(KINDS, 0)
-        self.waited_seconds = 0.0  # blocked on peers, in all waits together
+        self.sent: dict[str, int] = dict.fromkeys(BYTE_CLASSES, 0)
+        self.waited_seconds = 0.0  # blocked on peers, over all waits
         self.on_wait: Callable[[str, int, int], None] | None = None  # told of every wait: what, start and end (ns)
         self._step = "start"
         self._reports = reports
         self._group = group  # None: torch.distributed's own, of all workers
-        # Messages between two workers are numbered per direction, and the number is their tag: several exchanges in
-        # flight cannot mix, and workers that have nothing to say to each other need not keep in step.
+        # Messages between two workers are numbered per direction, and the number is their tag: several exchanges at a
+        # time cannot mix, and workers that send nothing to each other need no common count.
         self._sent_count = [0] * num_workers
         self._received_count = [0] * num_workers
-        self._turns: Turns | None = None
+        self._pairwise: PairwiseSender | None = None  # made when the first large messages are sent
         self.flat_gradients: dict[tuple[int, ...], Tensor] = {}  # kept by all_reduce_gradients
 
     @classmethod
-    def alone(cls, device: str | torch.device = "cpu") -> "Communicator":
+    def alone(
+        cls, device: str | torch.device = "cpu", deadline_seconds: float = DEFAULT_DEADLINE_SECONDS
+    ) -> "Communicator":
         """The communicator of a run with one worker: no network, no torch.distributed."""
-        return cls(0, 1, torch.device(device), DEFAULT_DEADLINE_SECONDS)
+        return cls(0, 1, torch.device(device), deadline_seconds)
 
     def sibling(self) -> "Communicator":
-        """Further connections among the same workers, on host memory, for one other thread; all call it together.
+        """A communicator of the same workers with connections of its own, on host memory, for one other thread.
 
-        It counts its own bytes. Where there is one worker it is the communicator itself.
+        A collective call. It counts its own bytes. Where there is one worker it is the communicator itself.
         """
         if self.num_workers == 1:
             return self
@@ -144,38 +114,37 @@ class Communicator:
 
     def post(
         self, outgoing: Sequence[Tensor | None], incoming: Sequence[Tensor | None], kind: str, what: str
-    ) -> Pending:
-        """Starts one message to and from every peer; entry q belongs to peer q, None (or an empty tensor): nothing.
+    ) -> PendingMessages:
+        """Starts one message to and one from every peer: entry q is for peer q; None or an empty tensor is no message.
 
         Both sides must agree on the byte counts. Tensors are contiguous, of any dtype.
         """
         assert len(outgoing) == len(incoming) == self.num_workers, "one entry per worker"
-        assert outgoing[self.worker] is None and incoming[self.worker] is None, "own rows do not travel"
-        pending = Pending(self, what)
+        assert outgoing[self.worker] is None and incoming[self.worker] is None, "a worker sends nothing to itself"
+        pending = PendingMessages(self._wait, what)
         receives: list[tuple[int, Tensor]] = []
         sends: list[tuple[int, Tensor]] = []
         for peer, tensor in enumerate(incoming):
             if tensor is not None and tensor.numel():
                 landing = self._staged(tensor, copy=False)
                 if landing is not tensor:
-                    pending._landing[peer] = (landing, tensor)
+                    pending.staged[peer] = (landing, tensor)
                 receives.append((peer, _as_bytes(landing)))
         for peer, tensor in enumerate(outgoing):
             if tensor is not None and tensor.numel():
                 leaving = self._staged(tensor, copy=True)
                 self._count(kind, leaving)
                 sends.append((peer, _as_bytes(leaving)))
-        # The tensors must outlive the transfer even where the caller drops them.
-        pending._keep = [tensor for _, tensor in receives + sends]
+        pending.kept = [tensor for _, tensor in receives + sends]
         self._start(pending, receives, sends)
         return pending
 
     def _start(
         self,
-        pending: Pending,
+        pending: PendingMessages,
         receives: list[tuple[int, Tensor]],
         sends: list[tuple[int, Tensor]],
-        in_turns: bool = True,
+        pairwise: bool = True,
     ) -> None:
         # Receives first: a send that finds its receive waiting goes straight into place, and both directions flow.
         ops: list[tuple[bool, int, Tensor, int]] = []
@@ -191,46 +160,50 @@ class Communicator:
             # NCCL knows no tags and needs the sends and receives of one round in one group.
             batch = [dist.P2POp(dist.irecv if inward else dist.isend, t, peer) for inward, peer, t, _ in ops]
             first = ops[0][1]
-            works = self._guard(lambda: dist.batch_isend_irecv(batch), f"starting {pending._what}", first)
-            target = pending._receives if ops[0][0] else pending._sends
+            works = self._guard(lambda: dist.batch_isend_irecv(batch), f"starting {pending.what}", first)
+            target = pending.receives if ops[0][0] else pending.sends
             target[first] = works
             for inward, peer, _, _ in ops:  # every receive completes with the group
                 if inward:
-                    pending._receives.setdefault(peer, works)
+                    pending.receives.setdefault(peer, works)
             return
         starts: dict[tuple[bool, int], list[Callable[[], Any]]] = {}
         for inward, peer, chunk, number in ops:
             begin: Callable[..., Any] = dist.irecv if inward else dist.isend
-            # Gloo keeps high tags for its collectives; 2^24 messages between two workers are never in flight at once.
+            # Gloo keeps high tags for its collectives; two workers never have 2^24 messages pending at once.
             start = partial(begin, chunk, peer, group=self._group, tag=number % (1 << 24))
             starts.setdefault((inward, peer), []).append(start)
         size = max(sum(data.numel() for _, data in messages) for messages in (receives, sends))
-        if in_turns and self.num_workers > 2 and self.backend == "gloo" and size >= WORTHWHILE_BYTES:
-            self._take_turns(pending, starts)
+        if pairwise and self.num_workers > 2 and self.backend == "gloo" and size >= SMALLEST_BYTES:
+            self._start_pairwise(pending, starts)
             return
         for (inward, peer), begins in starts.items():
-            what = f"{'receiving' if inward else 'sending'} {pending._what}"
+            what = f"{'receiving' if inward else 'sending'} {pending.what}"
             works = [self._guard(begin, what, peer) for begin in begins]
-            (pending._receives if inward else pending._sends)[peer] = works
+            (pending.receives if inward else pending.sends)[peer] = works
 
-    def _take_turns(self, pending: Pending, starts: dict[tuple[bool, int], list[Callable[[], Any]]]) -> None:
-        """Leaves messages to a thread that starts them turn by turn, first to the next worker."""
-        turns = []
+    def _start_pairwise(
+        self, pending: PendingMessages, starts: dict[tuple[bool, int], list[Callable[[], Any]]]
+    ) -> None:
+        """Leaves messages to a thread that starts them in pairwise rounds, first that with the next worker."""
+        rounds = []
         for to, by in partners(self.worker, self.num_workers):
-            turn = Turn((to, by), starts.get((True, by), []), starts.get((False, to), []))
-            if turn.receives:
-                pending._receives[by] = [Waitable(turn.wait_received)]
-            if turn.sends:
-                pending._sends[to] = [Waitable(turn.wait_sent)]
-            if turn.receives or turn.sends:
-                turns.append(turn)
-        if self._turns is None:
-            self._turns = Turns(timedelta(seconds=self._wait_limit))
-        self._turns.start(turns)
+            round = PairwiseRound((to, by), starts.get((True, by), []), starts.get((False, to), []))
+            if round.receives:
+                pending.receives[by] = [DeferredWork(round.wait_received)]
+            if round.sends:
+                pending.sends[to] = [DeferredWork(round.wait_sent)]
+            if round.receives or round.sends:
+                rounds.append(round)
+        if self._pairwise is None:
+            self._pairwise = PairwiseSender(timedelta(seconds=self._wait_limit))
+        self._pairwise.start(rounds)
 
     # -- collectives --------------------------------------------------------------------------------------------
 
-    def all_reduce(self, tensor: Tensor, kind: str, what: str, op: Op = "sum") -> Tensor:
+    def all_reduce(
+        self, tensor: Tensor, kind: str = "control", what: str = "values of the loop", op: Op = "sum"
+    ) -> Tensor:
         """In place; every worker ends with the same bits. Float32, float64, bf16, or integers."""
         if self.num_workers == 1 or not tensor.numel():
             return tensor
@@ -249,9 +222,9 @@ class Communicator:
         return tensor
 
     def _reduce_directly(self, flat: Tensor, op: Op, what: str) -> None:
-        """In place, in two rounds: everybody adds up a share of the numbers, in the workers' order, and tells all.
+        """In place, in two rounds: a reduce-scatter in the workers' order, then an all-gather.
 
-        As many bytes as around a ring, which takes 2 (W - 1) rounds: that is what counts where links are busy.
+        It sends as many bytes as a ring, which takes 2 (W - 1) rounds; fewer rounds are faster where links are busy.
         """
         shares = list(torch.tensor_split(flat, self.num_workers))
         mine = shares[self.worker]
@@ -263,11 +236,11 @@ class Communicator:
 
     def _exchange(self, outgoing: Sequence[Tensor], incoming: Sequence[Tensor], what: str) -> None:
         """One message to and from every peer, all at once, not counted."""
-        pending = Pending(self, what)
+        pending = PendingMessages(self._wait, what)
         peers = [peer for peer in range(self.num_workers) if peer != self.worker]
         receives = [(peer, _as_bytes(incoming[peer])) for peer in peers if incoming[peer].numel()]
         sends = [(peer, _as_bytes(outgoing[peer])) for peer in peers if outgoing[peer].numel()]
-        self._start(pending, receives, sends, in_turns=False)
+        self._start(pending, receives, sends, pairwise=False)
         pending.wait()
 
     def all_gather(self, tensor: Tensor, kind: str, what: str) -> Tensor:
@@ -316,7 +289,27 @@ class Communicator:
             with suppress(RuntimeError):
                 dist.destroy_process_group()
 
-    # -- inside -------------------------------------------------------------------------------------------------
+    def __enter__(self) -> "Communicator":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, trace: object) -> None:
+        """Leaves the run when all workers have come here.
+
+        After an exception one worker of several says why in a sentence and ends its process, since the others, which
+        wait for it, must notice. A worker that is alone raises the exception as any program does.
+        """
+        if self.num_workers == 1:
+            return
+        if failure is None:
+            try:
+                self.barrier("end")
+                self.close()
+                return
+            except BaseException as error:
+                failure = error
+        end_process(failure)
+
+    # -- internals ----------------------------------------------------------------------------------------------
 
     def _count(self, kind: str, tensor: Tensor) -> None:
         assert kind in self.sent, f"unknown byte class {kind}"
@@ -347,7 +340,7 @@ class Communicator:
 
     @property
     def _wait_limit(self) -> float:
-        """Seconds of one wait: the survivors' asking around who is missing is part of the deadline."""
+        """Seconds of one wait. The time in which survivors find out who is missing is part of the deadline."""
         return self.deadline_seconds - patience_seconds(self.deadline_seconds)
 
     def _guard(self, action: Callable[[], T], operation: str, peer: int | None = None) -> T:
@@ -357,7 +350,7 @@ class Communicator:
             raise self._lost(operation, peer, error) from error
 
     def _lost(self, operation: str, peer: int | None, error: RuntimeError) -> WorkerLost:
-        reason = _first_sentence(str(error))
+        reason = first_sentence(str(error))
         if self._reports is None:
             lost = [] if peer is None else [peer]
         else:
@@ -367,82 +360,6 @@ class Communicator:
             f"worker {self.worker} lost {names} during {self._step}: {operation} did not succeed within the "
             f"deadline of {self.deadline_seconds:g} s ({reason})"
         )
-
-
-def open_communicator(
-    deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
-    backend: str = "auto",
-    device: str | torch.device = "cpu",
-) -> Communicator:
-    """Joins the run that the environment describes (weft's launcher or torchrun); alone where there is none.
-
-    The deadline bounds every wait of the run, including this one. `backend` is auto, gloo, nccl or mpi; auto takes
-    nccl where every worker of this host has a GPU of its own, gloo otherwise.
-    """
-    num_workers = int(os.environ.get("WORLD_SIZE", "1"))
-    device = _own_device(torch.device(device))
-    if num_workers == 1 and backend in ("auto", "gloo", "nccl"):
-        return Communicator.alone(device)
-    backend = _choose_backend(backend, device)
-    deadline = timedelta(seconds=deadline_seconds)
-    where = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
-    try:
-        if backend == "mpi":  # MPI knows the ranks itself and has no store
-            dist.init_process_group("mpi")
-            return Communicator(dist.get_rank(), dist.get_world_size(), device, deadline_seconds, "mpi")
-        store, worker, num_workers = next(rendezvous("env://", timeout=deadline))
-        dist.init_process_group(
-            backend,
-            store=PrefixStore("weft", store),
-            rank=worker,
-            world_size=num_workers,
-            timeout=deadline,
-            device_id=device if backend == "nccl" else None,
-        )
-    except ValueError as error:
-        raise UserError(
-            f"the environment does not describe a run ({_first_sentence(str(error))}): start workers with "
-            "'weft train --workers N' or with torchrun"
-        ) from error
-    except RuntimeError as error:
-        worker = int(os.environ.get("RANK", "-1"))
-        raise WorkerLost(
-            f"worker {worker} could not join the run at {where} during start: not all {num_workers} workers met "
-            f"within the deadline of {deadline_seconds:g} s ({_first_sentence(str(error))})"
-        ) from error
-    reports = Reports(store, worker, num_workers)
-    return Communicator(worker, num_workers, device, deadline_seconds, backend, reports)
-
-
-def _own_device(device: torch.device) -> torch.device:
-    """This worker's GPU where 'cuda' without a number was asked for."""
-    if device.type != "cuda":
-        return device
-    if not torch.cuda.is_available():
-        raise UserError("device 'cuda' was asked for, but this machine has no usable GPU: use device 'cpu'")
-    if ":" not in str(device):
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
-
-
-def _choose_backend(backend: str, device: torch.device) -> str:
-    available = {
-        "gloo": dist.is_gloo_available(),
-        "nccl": dist.is_nccl_available(),
-        "mpi": dist.is_mpi_available(),
-    }
-    if backend == "auto":
-        local_workers = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
-        own_gpu = device.type == "cuda" and local_workers <= torch.cuda.device_count()
-        return "nccl" if own_gpu and available["nccl"] else "gloo"
-    if backend not in available:
-        raise unknown("communication backend", backend, ["auto", *available])
-    if not available[backend]:
-        raise UserError(f"this build of torch has no '{backend}' backend: use 'auto' or install one that has")
-    if backend == "nccl" and device.type != "cuda":
-        raise UserError("backend 'nccl' moves GPU tensors only: use device 'cuda', or backend 'gloo'")
-    return backend
 
 
 def _poll(work: Any, limit_seconds: float) -> None:
@@ -457,12 +374,3 @@ def _as_bytes(tensor: Tensor) -> Tensor:
     """The same memory as a flat uint8 tensor, so that any dtype travels on any backend."""
     assert tensor.is_contiguous(), "a message is contiguous"
     return tensor.detach().reshape(-1).view(torch.uint8)
-
-
-def _first_sentence(text: str) -> str:
-    lines = text.strip().splitlines()
-    if not lines:
-        return "no reason given"
-    # Gloo begins with a source line and ends with advice.
-    text = re.sub(r"^\[\S*\]\s*", "", lines[0].strip()).split(". This is typically", 1)[0]
-    return text.rstrip(".!")

@@ -1,4 +1,4 @@
-"""The one exchange: rows along a route, differentiable, its gradient being the exchange along the way back."""
+"""The exchange of rows along a route. It is differentiable: its gradient is the exchange along the transposed route."""
 
 from typing import Any
 
@@ -6,23 +6,24 @@ import torch
 from torch import Tensor
 
 from weft.comm.codec import Codec, place, raw, take
-from weft.comm.communicator import Communicator, Pending
+from weft.comm.communicator import Communicator
+from weft.comm.pending import PendingMessages
 from weft.comm.route import Route, Rows, num_rows
 from weft.kernels import memory
 
 
-class InFlight:
-    """An exchange that has been started; `finish` gives its rows."""
+class PendingExchange:
+    """An exchange that has been started; `finish` returns its rows."""
 
     def __init__(self, comm: Communicator, route: Route, codec: Codec, out: Tensor, overwrite: bool) -> None:
         self._comm = comm
         self._route = route
         self._codec = codec
         self._out = out
-        self._overwrite = overwrite  # arrivals replace rows of `out` rather than add to them
+        self._overwrite = overwrite  # arriving rows replace rows of `out`; otherwise they are added
         self._messages: dict[int, Tensor] = {}  # peer -> uint8 message still to be decoded
         self._own: tuple[Tensor, Rows] | None = None
-        self._pending: Pending | None = None
+        self._pending: PendingMessages | None = None
 
     def finish(self) -> Tensor:
         """Waits for the peers in their order, so that sums are the same in every run; [num_out, D]."""
@@ -40,7 +41,7 @@ class InFlight:
         return self._out
 
     def messages(self) -> dict[int, Tensor]:
-        """By peer, what is arriving in a form that must be decoded; whoever keeps it can `decode` it again."""
+        """Encoded messages by peer, once they have arrived; whoever keeps one can decode it again."""
         return dict(self._messages)
 
 
@@ -52,7 +53,7 @@ def start_exchange(
     kind: str,
     what: str,
     out: Tensor | None = None,
-) -> InFlight:
+) -> PendingExchange:
     """Sends rows of x [num_in, D] along the route and returns at once; no gradient.
 
     Without `out` the result is a new [num_out, D]; with it the rows are added into it. x may be written to again,
@@ -60,37 +61,37 @@ def start_exchange(
     """
     x = x.detach()
     assert x.dim() == 2 and x.shape[0] == route.num_in, f"x is {tuple(x.shape)}, the route takes {route.num_in} rows"
-    width, dtype = x.shape[1], x.dtype
+    columns, dtype = x.shape[1], x.dtype
     # Fresh rows that no two peers share are written, not added: with raw they arrive in the result itself.
     overwrite = out is None and not route.overlaps
     if out is None:
-        out = memory.empty((route.num_out, width), dtype, x.device)
+        out = memory.empty((route.num_out, columns), dtype, x.device)
         if not route.tiles:
             out.zero_()
-    assert out.shape == (route.num_out, width) and out.dtype == dtype
-    flight = InFlight(comm, route, codec, out, overwrite)
+    assert out.shape == (route.num_out, columns) and out.dtype == dtype
+    pending = PendingExchange(comm, route, codec, out, overwrite)
 
     outgoing: list[Tensor | None] = [None] * comm.num_workers
     incoming: list[Tensor | None] = [None] * comm.num_workers
     for peer in range(comm.num_workers):
         if peer == comm.worker:
             if num_rows(route.send_rows[peer]):
-                flight._own = (take(x, route.send_rows[peer]), route.recv_rows[peer])
+                pending._own = (take(x, route.send_rows[peer]), route.recv_rows[peer])
             continue
         rows = route.recv_rows[peer]
-        if num_rows(rows) and width:
+        if num_rows(rows) and columns:
             if codec.verbatim and overwrite and isinstance(rows, slice):
                 incoming[peer] = out[rows]  # a slice of whole rows of a contiguous tensor is contiguous
             else:
-                size = codec.arriving_bytes(peer, num_rows(rows), width, dtype)
-                flight._messages[peer] = incoming[peer] = memory.empty((size,), torch.uint8, x.device)
-        if num_rows(route.send_rows[peer]) and width:
+                size = codec.arriving_bytes(peer, num_rows(rows), columns, dtype)
+                pending._messages[peer] = incoming[peer] = memory.empty((size,), torch.uint8, x.device)
+        if num_rows(route.send_rows[peer]) and columns:
             message = codec.encode(peer, x, route.send_rows[peer])
-            size = codec.leaving_bytes(peer, num_rows(route.send_rows[peer]), width, dtype)
+            size = codec.leaving_bytes(peer, num_rows(route.send_rows[peer]), columns, dtype)
             assert message.numel() * message.element_size() == size
             outgoing[peer] = message
-    flight._pending = comm.post(outgoing, incoming, kind, what)
-    return flight
+    pending._pending = comm.post(outgoing, incoming, kind, what)
+    return pending
 
 
 class _Exchange(torch.autograd.Function):
@@ -98,12 +99,12 @@ class _Exchange(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, route: Route, comm: Communicator, codec: Codec, kinds: tuple[str, str], what: str
     ) -> Tensor:
-        ctx.way_back = (comm, route.transpose(), codec, kinds[1], f"gradient of {what}")
+        ctx.transposed = (comm, route.transpose(), codec, kinds[1], f"gradient of {what}")
         return start_exchange(comm, route, x, codec, kinds[0], what).finish()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None, None]:
-        comm, route, codec, kind, what = ctx.way_back
+        comm, route, codec, kind, what = ctx.transposed
         grad = start_exchange(comm, route, grads[0].contiguous(), codec, kind, what).finish()
         return grad, None, None, None, None, None
 

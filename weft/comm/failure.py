@@ -1,5 +1,6 @@
-"""Who is missing when something fails: every survivor says so in the store, and whoever does not is the one lost."""
+"""Finding out who is lost: every survivor of a failure leaves a note in the store, and who leaves none is lost."""
 
+import re
 import threading
 import time
 from contextlib import suppress
@@ -13,7 +14,7 @@ NEVER_SENT_TAG = (1 << 24) + 1  # above every tag that the communicator uses
 
 
 def patience_seconds(deadline_seconds: float) -> float:
-    """How long survivors wait for each other's word before they name who is missing."""
+    """How long survivors wait for each other's notes before they name who is lost."""
     return min(2.0, deadline_seconds / 4)
 
 
@@ -74,3 +75,13 @@ def _break_connections(worker: int, num_workers: int) -> None:
                 never = dist.irecv(torch.empty(1, dtype=torch.uint8), peer, tag=NEVER_SENT_TAG)
                 if never is not None:
                     never.wait(timedelta(milliseconds=1))
+
+
+def first_sentence(text: str) -> str:
+    """What a message of torch says, without source lines and advice."""
+    lines = text.strip().splitlines()
+    if not lines:
+        return "no reason given"
+    # Gloo begins with a source line and ends with advice.
+    text = re.sub(r"^\[\S*\]\s*", "", lines[0].strip()).split(". This is typically", 1)[0]
+    return text.rstrip(".!")

@@ -1,4 +1,4 @@
-"""One all-reduce for all gradients."""
+"""The sum of all gradients over the workers, in one all-reduce per dtype."""
 
 from collections.abc import Iterable
 
@@ -11,6 +11,13 @@ from weft.comm.communicator import Communicator
 
 def all_reduce_gradients(comm: Communicator, parameters: Iterable[Parameter]) -> None:
     """Replaces every gradient by its sum over the workers: one message per dtype, whatever the number of tensors.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> with weft.init_workers() as comm:
+    ...     model(torch.ones(3, 2)).sum().backward()
+    ...     weft.all_reduce_gradients(comm, model.parameters())
+    >>> model.bias.grad.tolist()  # with two workers that do the same: [6.0]
+    [3.0]
 
     All workers pass the same parameters in the same order. One that has no gradient here contributes zeros and gets
     the sum. Gradients become views of one buffer that is kept between calls; parameters that require no gradient are

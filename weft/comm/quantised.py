@@ -1,4 +1,4 @@
-"""Rows as integers of 2, 4 or 8 bits on the wire, each row of a message with a width of its own."""
+"""Rows as integers of 2, 4 or 8 bits on the wire, each row of a message with its own number of bits."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from weft.kernels import memory, pack, packed_offsets, unpack
 
 
 @dataclass(frozen=True)
-class Layout:
+class MessageLayout:
     """Where the rows of one message stand in it."""
 
     bits: Tensor  # uint8 [R]
@@ -21,16 +21,16 @@ class Layout:
     num_bytes: int
 
     @staticmethod
-    def of(bits: Tensor, width: int) -> "Layout":
-        return Layout(bits, *packed_offsets(width, bits))
+    def of(bits: Tensor, columns: int) -> "MessageLayout":
+        return MessageLayout(bits, *packed_offsets(columns, bits))
 
 
 @dataclass(frozen=True)
 class QuantisedCodec:
     """One exchange's messages. What differs from peer to peer is asked of the two functions by its number."""
 
-    leaving: Callable[[int], Layout]
-    arriving: Callable[[int], Layout]
+    leaving: Callable[[int], MessageLayout]
+    arriving: Callable[[int], MessageLayout]
     ids: Tensor  # global ids of the rows that are encoded
     key: int  # of the rounding
     where: str  # "layer 2, forward": named when something is not finite
@@ -41,10 +41,10 @@ class QuantisedCodec:
     name = "quantised"
     verbatim = False
 
-    def leaving_bytes(self, peer: int, count: int, width: int, dtype: torch.dtype) -> int:
+    def leaving_bytes(self, peer: int, count: int, columns: int, dtype: torch.dtype) -> int:
         return self.leaving(peer).num_bytes
 
-    def arriving_bytes(self, peer: int, count: int, width: int, dtype: torch.dtype) -> int:
+    def arriving_bytes(self, peer: int, count: int, columns: int, dtype: torch.dtype) -> int:
         return self.arriving(peer).num_bytes
 
     def encode(self, peer: int, x: Tensor, rows: Rows) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which rows go where: built once for a shard, walked forward for values and transposed for gradients."""
+"""Which rows go to which worker: built once for a shard, used as it is for values and transposed for gradients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ def num_rows(rows: Rows) -> int:
 
 @dataclass(frozen=True)
 class Route:
-    """This worker's end of a linear map H from everybody's x [num_in, D] to everybody's y [num_out, D].
+    """This worker's part of a linear map H from all workers' x [num_in, D] to all workers' y [num_out, D].
 
     y[recv_rows[q]] += (worker q's x)[its send_rows for us], summed over q, oneself included.
     """
@@ -30,7 +30,7 @@ class Route:
     num_out: int
 
     def transpose(self) -> "Route":
-        """The way back: <H x, y> = <x, H^T y>."""
+        """The transposed map: <H x, y> = <x, H^T y>."""
         return self._transposed
 
     @cached_property
@@ -71,12 +71,12 @@ class Route:
         )
 
     def num_sent(self, worker: int) -> int:
-        """Rows that leave this worker, which is `worker`: own rows do not travel."""
+        """Rows that this worker, whose number is `worker`, sends to others."""
         return sum(num_rows(rows) for peer, rows in enumerate(self.send_rows) if peer != worker)
 
 
 def build_route(comm: Communicator, halo_rows: Tensor, halo_counts: Sequence[int], num_rows: int) -> Route:
-    """Asks every owner for the rows that this worker's halo needs; all workers call it together.
+    """Asks every owner for the rows that this worker's halo needs. A collective call.
 
     halo_rows int64 [H] are local ids at their owners, grouped by owner ascending, halo_counts[q] of them at worker q.
     The route takes x of the `num_rows` owned rows to y of the H halo slots.
@@ -108,7 +108,7 @@ def build_route(comm: Communicator, halo_rows: Tensor, halo_counts: Sequence[int
 
 
 def _compact(rows: Tensor) -> Rows:
-    """A slice where the rows are one: it takes no memory, and what it names can be sent from where it lies."""
+    """A slice where the rows are consecutive: it takes no memory, and its rows can be sent without a copy."""
     if rows.numel() == 0:
         return slice(0, 0)
     first, last = int(rows[0]), int(rows[-1])

@@ -1,9 +1,11 @@
-"""Large messages in turns: a worker sends to the next one, then to the one after it, as messages of each turn arrive.
+"""Large messages in pairwise rounds.
 
-Where everybody sends to everybody at once, several streams meet at every receiver's link, lose packets there, and leave
-links idle while they recover. In turns each link carries one stream in either direction. A turn ends when its messages
-are through both ways, so nobody runs ahead; turns wait only for earlier ones, so no circle of workers can wait for each
-other, whatever each of them decides.
+In round k a worker sends to the k-th worker after it and receives from the k-th worker before it.
+
+Where all workers send to all others at once, several streams meet at every receiver's link, lose packets there, and
+leave links idle while they recover. In pairwise rounds each link carries one stream in either direction. A round ends
+when both of its messages have arrived, so that no worker runs ahead. Rounds wait only for earlier ones, so that workers
+cannot wait for each other in a circle.
 """
 
 import threading
@@ -12,27 +14,27 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-WORTHWHILE_BYTES = 1 << 16  # to all peers, or from all: less is through before turns could order it
+SMALLEST_BYTES = 1 << 16  # to all peers, or from all: fewer have arrived before rounds could order them
 
 
 def partners(worker: int, num_workers: int) -> list[tuple[int, int]]:
-    """Of each turn, whom this worker sends to and whom it receives from."""
+    """Of each round: the worker that this one sends to, and the worker that it receives from."""
     return [((worker + ahead) % num_workers, (worker - ahead) % num_workers) for ahead in range(1, num_workers)]
 
 
-class Waitable(NamedTuple):
-    """What a message that takes its turn is waited for by, like torch's own works."""
+class DeferredWork(NamedTuple):
+    """Stands for torch's work of a message whose round has not begun."""
 
     wait: Callable[[timedelta], None]
 
 
-class Turn:
+class PairwiseRound:
     """A message to one peer and one from another."""
 
     def __init__(
         self, pair: tuple[int, int], receives: Sequence[Callable[[], Any]], sends: Sequence[Callable[[], Any]]
     ) -> None:
-        """`pair`: the two peers; the others begin a part of a message each."""
+        """`pair`: the receiver and the sender; each of `receives` and `sends` starts a part of a message."""
         self.pair, self.receives, self.sends = pair, receives, sends
         self._arriving: list[Any] = []
         self._leaving: list[Any] = []
@@ -41,9 +43,9 @@ class Turn:
 
     def begin(self) -> None:
         try:
-            # Gloo sends nothing before the other side receives, so a turn's messages wait for both ends' turn.
+            # Gloo sends nothing before the other side receives: a message waits until both ends have begun its round.
             self._arriving, self._leaving = [begin() for begin in self.receives], [begin() for begin in self.sends]
-            self.receives = self.sends = ()  # they hold the messages, which others hold for as long as they want
+            self.receives = self.sends = ()  # they hold the messages, which may be freed before the round is
         except RuntimeError as error:
             self.fail(error)
 
@@ -76,48 +78,48 @@ class Turn:
             raise self.error
 
 
-class Turns:
-    """Sends what it is handed, in order: one pair of peers after another, and all that is there for a pair at once."""
+class PairwiseSender:
+    """A thread that runs rounds in order: one pair of peers at a time, and all rounds that wait for a pair at once."""
 
     def __init__(self, timeout: timedelta) -> None:
         self._timeout = timeout
         self._changed = threading.Condition()
-        self._waiting: deque[Turn] = deque()
-        self._begun: deque[Turn] = deque()
-        self._pair: tuple[int, int] | None = None  # whose turn it is
+        self._waiting: deque[PairwiseRound] = deque()
+        self._begun: deque[PairwiseRound] = deque()
+        self._pair: tuple[int, int] | None = None  # of the rounds that are running
         # A daemon: a process that gives up must not wait for messages that never come.
-        threading.Thread(target=self._run, name="turns", daemon=True).start()
+        threading.Thread(target=self._run, name="pairwise", daemon=True).start()
 
-    def start(self, turns: list[Turn]) -> None:
+    def start(self, rounds: list[PairwiseRound]) -> None:
         with self._changed:
-            self._waiting.extend(turns)
+            self._waiting.extend(rounds)
             if self._pair is not None:
-                self._begin()  # what is for the pair at work follows on what it sends already, without a pause
+                self._begin()  # more rounds of the running pair follow without a pause
             self._changed.notify()
 
     def _begin(self) -> None:
         while self._waiting and self._waiting[0].pair == self._pair:
-            turn = self._waiting.popleft()
-            turn.begin()
-            self._begun.append(turn)
+            round = self._waiting.popleft()
+            round.begin()
+            self._begun.append(round)
 
     def _run(self) -> None:
         while True:
             self._end_one()
 
     def _end_one(self) -> None:
-        """The next message's end. A call of its own: what it has is let go when it returns, not with the next."""
+        """Waits for the end of a round. A function of its own, so that the round is freed when it returns."""
         with self._changed:
             if not self._begun:
                 self._pair = None
                 self._changed.wait_for(lambda: bool(self._waiting))
                 self._pair = self._waiting[0].pair
                 self._begin()
-            turn = self._begun.popleft()
-        turn.end(self._timeout)
-        if turn.error is not None:
+            round = self._begun.popleft()
+        round.end(self._timeout)
+        if round.error is not None:
             with self._changed:
                 for other in (*self._begun, *self._waiting):
-                    other.fail(turn.error)
+                    other.fail(round.error)
                 self._begun.clear()
                 self._waiting.clear()
