@@ -1,38 +1,50 @@
 """What GraphView promises beyond the equalities: constant input, messages, weights, clear refusals."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from tests.partition.drawn import RELATIONS, csr_edges, graph_of
+from tests.partitioning.drawn import RELATIONS, csr_edges, graph_of
 from weft import UserError
-from weft.aggregate import GraphView
-from weft.aggregate.blocks import with_self_loops
-from weft.aggregate.noise import Noise, hash_key, hash_uniform
-from weft.partition import whole_shard
-from weft.partition.shard import filter_csr
+from weft.aggregate import DistributedGraph, GraphView
+from weft.aggregate.noise import Noise
+from weft.graph.csr import filter_csr, with_self_loops
+from weft.kernels.hash import hash_key, hash_uniform
+from weft.partitioning import whole_shard
 
 EDGES = [(0, 1), (2, 1), (1, 0), (3, 3), (0, 2)]
 
 
 def a_view(weighted=False):
-    return GraphView(whole_shard(graph_of(5, EDGES, weighted), reorder=False))
+    return distributed(weighted).view
+
+
+def distributed(weighted=False):
+    return DistributedGraph(whole_shard(graph_of(5, EDGES, weighted), reorder=False))
 
 
 def untyped():
-    return GraphView(whole_shard(graph_of(5, EDGES, False, relations=0), reorder=False))
+    return DistributedGraph(whole_shard(graph_of(5, EDGES, False, relations=0), reorder=False)).view
+
+
+def test_docs_layers_shows_all_that_layers_see():
+    page = (Path(__file__).parents[2] / "docs" / "layers.md").read_text()
+    shown = set(re.findall(r"`graph\.(\w+)", page.partition("## A model of your own")[0]))
+    assert shown == {name for name in vars(GraphView) if not name.startswith("_")}
 
 
 def test_constant_input_is_aggregated_once(monkeypatch):
-    view = a_view()
-    x = view.shard.x
-    view.hold_constant(x)
+    graph = distributed()
+    view, x = graph.view, graph.shard.x
+    graph.hold_constant(x)
     first = view.aggregate(x, "mean")
     assert view.aggregate(x, "mean") is first
     assert view.aggregate(x.clone(), "mean") is not first, "only this very tensor is constant"
     torch.testing.assert_close(view.aggregate(x.clone(), "mean"), first)
-    view.hold_constant(x.clone())
+    graph.hold_constant(x.clone())
     assert view.aggregate(x, "mean") is not first
 
 
@@ -65,21 +77,23 @@ def test_weights_of_edges():
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
 def test_by_relation_is_one_aggregate_per_relation(reduce):
-    view = a_view(weighted=True)
+    graph = distributed(weighted=True)
+    view = graph.view
     csr = view.shard.local
     x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     together = view.aggregate(x, reduce, "edge", by="relation").view(5, RELATIONS, 3)
     for number in range(RELATIONS):
-        alone = GraphView(replace(view.shard, local=filter_csr(csr, csr.relation == number)))
+        alone = DistributedGraph(replace(view.shard, local=filter_csr(csr, csr.relation == number))).view
         wanted = alone.aggregate(x, reduce, "edge")
         torch.testing.assert_close(together[:, number], wanted)
         probe = torch.randn(5, 3, dtype=torch.float64)
         (one,) = torch.autograd.grad((together[:, number] * probe).sum(), x, retain_graph=True)
         (two,) = torch.autograd.grad((wanted * probe).sum(), x)
         torch.testing.assert_close(one, two)
-    view.hold_constant(x.detach())
-    held = view.aggregate(view.constant, reduce, "edge", by="relation")
-    assert held is view.aggregate(view.constant, reduce, "edge", by="relation")
+    constant = x.detach()
+    graph.hold_constant(constant)
+    held = view.aggregate(constant, reduce, "edge", by="relation")
+    assert held is view.aggregate(constant, reduce, "edge", by="relation")
     torch.testing.assert_close(held.view(5, RELATIONS, 3), together.detach())
 
 
@@ -96,7 +110,7 @@ def test_self_loops_keep_what_edges_carry():
     ("call", "hint"),
     [
         (lambda v: v.aggregate(torch.zeros(4, 2)), "one row per owned vertex"),
-        (lambda v: v.aggregate(torch.zeros(5, 2), "median"), "sum, mean or max"),
+        (lambda v: v.aggregate(torch.zeros(5, 2), "median"), "unknown reducer 'median'"),
         (lambda v: v.aggregate(torch.zeros(5, 2), "mean", "symmetric"), "reduce="),
         (lambda v: v.aggregate(torch.zeros(5, 2), "sum", torch.ones(3)), "5 edges"),
         (lambda v: v.aggregate(torch.zeros(5, 2), "sum", torch.ones(5, requires_grad=True)), "graph.message"),
@@ -129,13 +143,14 @@ def test_noise_is_a_function_of_where_and_when():
 
 
 def test_dropout_keeps_the_mean_and_is_undone_in_evaluation():
-    view = a_view()
+    graph = distributed()
+    view = graph.view
     x = torch.ones(5, 4000, requires_grad=True)
-    view.noise.begin(1)
+    graph.noise.begin(1)
     out = view.dropout(x, 0.25)
     assert out.detach().unique().tolist() == pytest.approx([0.0, 4 / 3])
     assert out.mean().item() == pytest.approx(1, abs=0.05)
     out.sum().backward()
     torch.testing.assert_close(x.grad, out.detach())
-    view.noise.begin(None)
+    graph.noise.begin(None)
     assert view.dropout(x, 0.25) is x

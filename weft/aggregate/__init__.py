@@ -1,32 +1,39 @@
 """Reducers, schedules, and the view of the graph that layers are written against."""
 
+from weft.aggregate.adaptive import Adaptive
+from weft.aggregate.codecs import CodecOptions, codec_names, format_named, register_codec
+from weft.aggregate.distributed import DistributedGraph
 from weft.aggregate.messages import EdgeRows
-from weft.aggregate.noise import Noise, hash_key, hash_uniform
+from weft.aggregate.noise import Noise
+from weft.aggregate.quantised import MessageSet, Quantised
 from weft.aggregate.reach import find_reach, order_by, order_for_overlap
 from weft.aggregate.replay import rematerialised
-from weft.aggregate.topology import MATERIALISED, OVERLAPPED, SEQUENTIAL, Schedule
+from weft.aggregate.rounds import MATERIALISED, OVERLAPPED, SEQUENTIAL, Schedule
 from weft.aggregate.view import GraphView
-from weft.aggregate.wire import CODECS, RAW, Adaptive, Format, Lane, Quantised, format_named
+from weft.aggregate.wire import RAW, Format, FormatTraits, PlainFormat
 
 __all__ = [
-    "CODECS",
     "MATERIALISED",
     "OVERLAPPED",
     "RAW",
     "SEQUENTIAL",
     "Adaptive",
+    "CodecOptions",
+    "DistributedGraph",
     "EdgeRows",
     "Format",
+    "FormatTraits",
     "GraphView",
-    "Lane",
+    "MessageSet",
     "Noise",
+    "PlainFormat",
     "Quantised",
     "Schedule",
+    "codec_names",
     "find_reach",
     "format_named",
-    "hash_key",
-    "hash_uniform",
     "order_by",
     "order_for_overlap",
+    "register_codec",
     "rematerialised",
 ]

@@ -7,10 +7,50 @@ import torch
 from torch import Tensor
 
 from weft import kernels
-from weft.errors import UserError
-from weft.graph.graph import CSR
+from weft.graph.csr import CSR, row_numbers
 
-NEW_LOOP = {"weight": 1, "relation": -1, "features": 0}  # what an added self-loop carries
+
+class Structure:
+    """Which edges there are, without coefficients: their transpose and destinations, each made once.
+
+    Blocks that differ in coefficients alone hold one structure in common.
+    """
+
+    def __init__(self, csr: CSR) -> None:
+        self._indptr, self._indices, self._num_cols = csr.indptr, csr.indices, csr.num_cols
+        self._transposed: tuple[Tensor, Tensor] | None = None
+        self._order: Tensor | None = None
+
+    @property
+    def transposed(self) -> tuple[Tensor, Tensor]:
+        """indptr [M+1], indices [E] of the reversed edges."""
+        if self._transposed is None:
+            self._transpose()
+        assert self._transposed is not None
+        return self._transposed
+
+    def transposed_data(self, data: Tensor) -> Tensor:
+        """What the edges carry, [E], in the order of the reversed edges."""
+        return data[self._transpose() if self._order is None else self._order]
+
+    @property
+    def transposed_order(self) -> Tensor:
+        """Each reversed edge's position among the forward edges, int64 [E]: large, so kept only where it is read."""
+        if self._order is None:
+            self._order = self._transpose()
+        return self._order
+
+    @cached_property
+    def destinations(self) -> Tensor:
+        """Each edge's destination row, int64 [E]."""
+        return row_numbers(self._indptr)
+
+    def _transpose(self) -> Tensor:
+        """Makes the transpose, if there is none yet, and returns the order of its edges."""
+        indptr, indices, order = kernels.transpose_csr(self._indptr, self._indices, self._num_cols)
+        if self._transposed is None:
+            self._transposed = indptr, indices
+        return order
 
 
 @dataclass(frozen=True)
@@ -20,37 +60,41 @@ class Block:
     csr: CSR
     row_scale: Tensor | None = None  # [N]
     col_scale: Tensor | None = None  # [M]
+    shared: Structure | None = None  # of a block with the same edges; None: this block makes its own
 
     @cached_property
+    def structure(self) -> Structure:
+        return Structure(self.csr) if self.shared is None else self.shared
+
+    @property
     def transposed(self) -> tuple[Tensor, Tensor]:
         """indptr [M+1], indices [E] of the reversed edges."""
-        indptr, indices, order = kernels.transpose_csr(self.csr.indptr, self.csr.indices, self.csr.num_cols)
-        if self.csr.weight is not None:
-            self.__dict__["transposed_weight"] = self.csr.weight[order]
-        return indptr, indices
+        return self._reversed[:2]
 
-    @cached_property
+    @property
     def transposed_weight(self) -> Tensor | None:
-        return None if self.csr.weight is None else self.csr.weight[self.transposed_order]
+        """The weights in the order of the reversed edges, [E]."""
+        return self._reversed[2]
 
     @cached_property
+    def _reversed(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        # The weights first: the transposition that orders them also gives the structure its transpose.
+        weight = None if self.csr.weight is None else self.structure.transposed_data(self.csr.weight)
+        return (*self.structure.transposed, weight)
+
+    @property
     def transposed_order(self) -> Tensor:
-        """Each reversed edge's position among the forward edges, int64 [E]: large, so made only where it is read."""
-        return kernels.transpose_csr(self.csr.indptr, self.csr.indices, self.csr.num_cols)[2]
+        """Each reversed edge's position among the forward edges, int64 [E]."""
+        return self.structure.transposed_order
 
-    @cached_property
+    @property
     def destinations(self) -> Tensor:
         """Each edge's destination row, int64 [E]."""
-        rows = torch.arange(self.csr.num_rows, device=self.csr.indptr.device)
-        return rows.repeat_interleave(self.csr.degrees())
+        return self.structure.destinations
 
     def scaled(self, row_scale: Tensor | None, col_scale: Tensor | None, weight: Tensor | None) -> "Block":
-        """The same edges with other coefficients; the transpose, once made, is shared."""
-        block = Block(replace(self.csr, weight=weight), row_scale, col_scale)
-        for name in ("transposed", "transposed_order", "destinations"):
-            if name in self.__dict__:
-                block.__dict__[name] = self.__dict__[name]
-        return block
+        """The same edges with other coefficients; both blocks share one structure."""
+        return Block(replace(self.csr, weight=weight), row_scale, col_scale, self.structure)
 
     def cast(self, dtype: torch.dtype) -> "Block":
         """Coefficients in the precision that the kernels want beside rows of `dtype`."""
@@ -93,53 +137,3 @@ class Block:
             row_scale = torch.cat([row_scale, row_scale.new_zeros(more)])
         indptr = torch.cat([self.csr.indptr, self.csr.indptr[-1:].expand(more)])
         return Block(replace(self.csr, indptr=indptr), row_scale, self.col_scale)
-
-
-def with_self_loops(csr: CSR) -> CSR:
-    """One self-loop on every row: those that have one keep it (the last, where there are several).
-
-    A new one has weight 1, features 0 and relation -1, which is none of the graph's.
-    """
-    degrees = csr.degrees()
-    rows = torch.arange(csr.num_rows, device=degrees.device)
-    destination = rows.repeat_interleave(degrees)
-    source = csr.indices.long()
-    loop = source == destination
-    indptr, indices, order = kernels.build_csr(
-        torch.cat([source[~loop], rows]), torch.cat([destination[~loop], rows]), csr.num_cols, csr.num_rows
-    )
-    carried = {}
-    for name, data in csr.edge_data.items():
-        of_loop = data.new_full((csr.num_rows, *data.shape[1:]), NEW_LOOP[name])
-        of_loop[destination[loop]] = data[loop]
-        carried[name] = torch.cat([data[~loop], of_loop])[order]
-    return CSR(indptr, indices, csr.num_cols, **carried)
-
-
-def by_relation(csr: CSR, num_relations: int) -> CSR:
-    """The same edges with a row for every (destination, relation): row i * R + r holds i's in-edges of relation r.
-
-    Of what edges carry only the weights go along: the rows tell the relations.
-    """
-    assert csr.relation is not None, "edges of one kind have no relations to be grouped by"
-    num_rows = csr.num_rows * num_relations
-    if num_rows >= 2**31:
-        raise UserError(
-            f"{csr.num_rows} vertices of one worker times {num_relations} relations are more rows than weft can "
-            "number: use more workers, or join relations"
-        )
-    relation = csr.relation.long()
-    assert not relation.numel() or (int(relation.min()) >= 0 and int(relation.max()) < num_relations)
-    rows = torch.arange(csr.num_rows, device=relation.device).repeat_interleave(csr.degrees())
-    indptr, indices, order = kernels.build_csr(
-        csr.indices.long(), rows * num_relations + relation, csr.num_cols, num_rows
-    )
-    return CSR(indptr, indices, csr.num_cols, None if csr.weight is None else csr.weight[order])
-
-
-def row_sums(csr: CSR) -> Tensor:
-    """Sum of each row's weights (its degree where there are none), float64 [N]."""
-    if csr.weight is None:
-        return csr.degrees().double()
-    ones = torch.ones(csr.num_cols, 1, dtype=torch.float64, device=csr.indptr.device)
-    return kernels.spmm(csr.indptr, csr.indices, ones, weight=csr.weight.double()).squeeze(1)

@@ -1,8 +1,8 @@
-"""Messages that a user's function computes: run block by block without a graph, run again in the backward pass.
+"""Messages that a user's function computes: block by block without an autograd graph, and again in the backward pass.
 
-The function sees one row per edge and may use parameters of its own. Which tensors it uses is seen once, on a block
-without edges: they become inputs of the aggregation, so that their gradients arrive like any other's, and in the
-backward pass each block works on stand-ins for them, so that nothing behind them is walked through twice.
+The function sees one row per edge and may use parameters of its own. One call on a block without edges shows which
+tensors it uses. These become inputs of the aggregation and get gradients like any other input. In the backward pass
+each block uses detached copies of them, so that what computed them is differentiated once and not once per block.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from weft import kernels
 from weft.aggregate.blocks import Block
-from weft.aggregate.reducers import ALL, BIASED_MAXIMUM, BIASED_SOFTMAX, Sides, State, Tensors
+from weft.aggregate.reducers import ALL, BIASED_MAXIMUM, BIASED_SOFTMAX, Sides, State, Tensors, Traits
+from weft.aggregate.topology import MessageScale
 from weft.errors import UserError
 
 MessageReduce = Literal["sum", "mean", "max", "softmax"]
@@ -25,7 +26,15 @@ CHUNK_BYTES = 16 << 20  # of one edge-wise tensor: a block's messages are comput
 
 
 class EdgeRows:
-    """What a message function sees: one row per edge, each made when it is first asked for."""
+    """What a message function sees of some edges: one row per edge.
+
+    >>> def message(edges: weft.EdgeRows) -> torch.Tensor:  # [E, D]
+    ...     return torch.sigmoid(edges.src - edges.dst) * edges.src
+    >>> graph = weft.open_part("synthetic:tiny")
+    >>> with graph.training_pass(epoch=1) as view:
+    ...     tuple(view.message(message, graph.shard.x, reduce="mean").shape)
+    (300, 16)
+    """
 
     def __init__(
         self, block: Block, first: int, end: int, src: Tensor | None, dst: Tensor | None, dtype: torch.dtype
@@ -84,15 +93,22 @@ class Signature:
 class Messages:
     """fn's messages folded by sum, mean, max or softmax. dst = (x, *captured), src = (x,) where fn reads sources."""
 
-    exact: tuple[int, ...] = ()
-
-    def __init__(self, fn: MessageFn, reduce: MessageReduce, signature: Signature, degrees: Tensor) -> None:
-        self.fn, self.reduce, self.signature, self.degrees = fn, reduce, signature, degrees
-        self.reads_sources = signature.reads_src
+    def __init__(
+        self,
+        fn: MessageFn,
+        reduce: MessageReduce,
+        signature: Signature,
+        scale: MessageScale,
+    ) -> None:
+        self.fn, self.reduce, self.signature, self.mean_counts = fn, reduce, signature, scale.mean_counts
+        self._intervals = scale.intervals if reduce in ("sum", "mean") else None
         reads = signature.reads_src
-        self.unroundable = {"max": BIASED_MAXIMUM, "softmax": BIASED_SOFTMAX}.get(reduce, "") if reads else ""
-        self.tolerates_bf16 = reduce != "max" or not reads
-        self._seed = torch.empty(0)  # of what fn draws, so that it draws the same again
+        self.traits = Traits(
+            reads_sources=reads,
+            unroundable={"max": BIASED_MAXIMUM, "softmax": BIASED_SOFTMAX}.get(reduce, "") if reads else "",
+            tolerates_bf16=reduce != "max" or not reads,
+        )
+        self._seed = torch.empty(0)  # of the random numbers that fn draws, which are the same in the backward pass
 
     # -- forward ------------------------------------------------------------------------------------------------
 
@@ -117,10 +133,10 @@ class Messages:
                 elif self.reduce == "softmax":
                     _absorb_softmax(state, rows, *results)
                 else:
-                    kernels.scatter_add(state[0], rows, results[0])
+                    kernels.scatter_add(state[0], rows, self._scaled_up(results[0], edges, rows))
 
     def finish(self, state: State, rows: slice = ALL) -> tuple[Tensor, Tensors]:
-        assert rows == ALL, "messages of a user's own are not put off"
+        assert rows == ALL, "messages are finished for all rows at once"
         if self.reduce == "max":
             best, count = state
             return best.masked_fill_(count == 0, 0.0), (self._seed, count)
@@ -163,7 +179,7 @@ class Messages:
             wanted = [*ends, *stand_ins]
             found = list(
                 torch.autograd.grad(
-                    results, wanted, self._message_grads(results, rows, grad, out, kept), allow_unused=True
+                    results, wanted, self._message_grads(results, edges, rows, grad, out, kept), allow_unused=True
                 )
             )
             if edges._src is not None:
@@ -185,12 +201,12 @@ class Messages:
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _message_grads(
-        self, results: list[Tensor], rows: Tensor, grad: Tensor, out: Tensor, kept: Tensors
+        self, results: list[Tensor], edges: EdgeRows, rows: Tensor, grad: Tensor, out: Tensor, kept: Tensors
     ) -> list[Tensor]:
         if self.reduce == "max":
             return [torch.where(results[0] == out[rows], grad[rows], 0.0)]
         if self.reduce != "softmax":
-            return [grad[rows]]
+            return [self._scaled_up(grad[rows], edges, rows)]
         m, denominator, delta = kept
         logits, values = results
         heads = logits.shape[1]
@@ -199,11 +215,20 @@ class Messages:
         dots = (per_head * values.detach().view_as(per_head)).sum(-1)
         return [share * (dots - delta[rows]), (share[..., None] * per_head).flatten(1)]
 
+    def _scaled_up(self, values: Tensor, edges: EdgeRows, rows: Tensor) -> Tensor:
+        """Rows of edges, each times the in-edges that its edge stands for, where edges were drawn by weight."""
+        if self._intervals is None:
+            return values
+        weight = edges._block.csr.weight
+        assert weight is not None, "edges that were drawn by weight have weights"
+        counts = (self._intervals[rows] / weight[edges._span]).clamp(min=1.0)
+        return values * counts.to(values.dtype)[:, None]
+
     def _divisor(self, like: Tensor) -> Tensor:
-        return self.degrees.clamp(min=1).to(like.dtype)[:, None]
+        return self.mean_counts.clamp(min=1).to(like.dtype)[:, None]
 
     def _chunks(self, block: Block, dst: Tensors, src: Tensors) -> Iterator[tuple[EdgeRows, Tensor, Tensor]]:
-        """Edges in runs, the rows at their ends being leaves, and those rows' numbers: destinations, sources."""
+        """Edges in runs, with the numbers of their rows (destinations, sources); the rows that fn sees are leaves."""
         csr, x = block.csr, dst[0]
         if csr.weight is not None and csr.weight.dtype != x.dtype and x.dtype == torch.float64:
             block = block.cast(x.dtype)
@@ -217,7 +242,7 @@ class Messages:
 
 
 def inspect(fn: MessageFn, x: Tensor, block: Block, reduce: str) -> Signature:
-    """Runs fn on no edges and sees which rows it reads, which tensors it brings, and what it returns."""
+    """Calls fn on a block without edges and notes which rows and tensors it reads, and what it returns."""
     ends = [x.new_zeros(0, x.shape[1], requires_grad=True) for _ in range(2)]
     edges = EdgeRows(block if block.csr.weight is None else block.cast(x.dtype), 0, 0, ends[0], ends[1], x.dtype)
     seen = _Seen(ends)
@@ -248,7 +273,7 @@ def _drawing(seed: Tensor, sides: Sides) -> Iterator[None]:
 
 
 class _Seen(TorchFunctionMode):
-    """Notes every tensor that wants a gradient and was not made here."""
+    """Collects the tensors from outside that functions are called with and that want gradients."""
 
     def __init__(self, given: list[Tensor]) -> None:
         super().__init__()
@@ -273,7 +298,7 @@ class _Seen(TorchFunctionMode):
 
 
 class _Replaced(TorchFunctionMode):
-    """Calls see stand-ins where they were given the tensors that these stand for."""
+    """Replaces some tensors by others wherever functions are called with them."""
 
     def __init__(self, tensors: Tensors, stand_ins: list[Tensor]) -> None:
         super().__init__()
@@ -285,7 +310,7 @@ class _Replaced(TorchFunctionMode):
 
 
 def _refuse_hidden(results: tuple[Tensor, ...], known: list[Tensor]) -> None:
-    """Parameters behind the results that no call was seen to take: those of hand-written autograd functions."""
+    """Refuses results that depend on parameters which no call was seen to take (in autograd functions)."""
     behind = [*known]
     behind += [leaf for tensor in known if tensor.grad_fn is not None for leaf in _leaves([tensor])]
     ids = {id(tensor) for tensor in behind}

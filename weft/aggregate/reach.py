@@ -1,7 +1,7 @@
-"""Rows of a shard in an order that serves: each layer of a training pass needs its first ones only, or they wait last.
+"""The order of a shard's rows: by how far they are from the loss, or by how long they wait for other workers.
 
 A vertex has depth d when a path of d edges, and none shorter, leads from it to a vertex of the loss. Of L layers,
-layer k needs to compute the vertices of depth L - 1 - k or less.
+layer k needs to compute the vertices of depth L - 1 - k or less: where rows are ordered by depth, its first ones.
 """
 
 from dataclasses import dataclass, replace
@@ -10,16 +10,19 @@ import torch
 from torch import Tensor
 
 from weft.comm import Communicator, Route, build_route, raw, start_exchange
-from weft.comm.turns import partners
-from weft.partition import Shard
-from weft.partition.shard import invert, pick_rows, row_numbers, select, sort_pairs
+from weft.comm.pairwise import partners
+from weft.graph.csr import invert, row_numbers, sort_pairs, take_rows
+from weft.graph.vertexdata import select_vertices
+from weft.partitioning import Shard
 
 
 @dataclass(frozen=True)
 class Reach:
+    """How far each owned vertex is from the vertices of the loss, against the direction of edges."""
+
     depth: Tensor  # int64 [N] of every owned vertex; more than `layers`: the loss does not depend on it
     layers: int
-    spared: float  # the share of all layers' rows, over all workers, that need not be computed
+    spared: float  # the share of all layers' rows, of all workers, that need not be computed
 
     @property
     def sizes(self) -> list[int]:
@@ -28,7 +31,7 @@ class Reach:
 
 
 def find_reach(shard: Shard, comm: Communicator, wanted: Tensor, layers: int) -> Reach:
-    """wanted: bool [N], the vertices of the loss. Every worker calls it."""
+    """How far each vertex is from those of the loss (`wanted`, bool [N]), up to `layers`. Every worker calls it."""
     route = build_route(comm, shard.halo_rows, shard.halo_counts, shard.num_nodes)
     depth = torch.where(wanted, 0, layers + 1)
     for distance in range(1, layers + 1):
@@ -46,14 +49,15 @@ def find_reach(shard: Shard, comm: Communicator, wanted: Tensor, layers: int) ->
 
 
 def order_for_overlap(shard: Shard, comm: Communicator) -> Shard:
-    """Rows by whose rows they wait for last, those without remote in-edges first; then by who reads them last.
+    """The shard with its rows ordered for the overlapped schedule. Every worker calls it.
 
-    Those that others read stand side by side. Every worker calls it.
+    Rows without remote in-edges come first, the others by the last worker whose rows they wait for. Among rows that
+    wait for the same worker, those that are read elsewhere lie side by side, by the last worker that reads them.
     """
     me, workers = comm.worker, comm.num_workers
     route = build_route(comm, shard.halo_rows, shard.halo_counts, shard.num_nodes)
-    turn_of = torch.zeros(workers, dtype=torch.int64)  # in which rows of each worker come
-    read = torch.zeros(shard.num_nodes, dtype=torch.int64)  # in which the last of others' gradients come home
+    turn_of = torch.zeros(workers, dtype=torch.int64)  # the turn in which rows of each worker arrive
+    read = torch.zeros(shard.num_nodes, dtype=torch.int64)  # the turn of the last worker that reads each row
     for turn, (to, by) in enumerate(partners(me, workers), 1):
         turn_of[by] = turn
         rows = route.send_rows[to]
@@ -73,7 +77,7 @@ def order_by(shard: Shard, comm: Communicator, rank: Tensor) -> Shard:
     halo_rows = _send(comm, route, position.double().unsqueeze(1), "new row numbers").squeeze(1).long()
     owners = torch.repeat_interleave(torch.arange(shard.num_workers), torch.tensor(shard.halo_counts))
     slots = sort_pairs(owners, halo_rows)
-    local, remote = pick_rows(shard.local, order), pick_rows(shard.remote, order)
+    local, remote = take_rows(shard.local, order), take_rows(shard.remote, order)
     return replace(
         shard,
         global_ids=shard.global_ids[order],
@@ -81,16 +85,12 @@ def order_by(shard: Shard, comm: Communicator, rank: Tensor) -> Shard:
         remote=replace(remote, indices=invert(slots).int()[remote.indices.long()]),
         halo_ids=shard.halo_ids[slots],
         halo_rows=halo_rows[slots],
-        x=select(shard.x, order),
-        y=select(shard.y, order),
-        train_mask=select(shard.train_mask, order, dim=-1),
-        val_mask=select(shard.val_mask, order, dim=-1),
-        test_mask=select(shard.test_mask, order, dim=-1),
+        vertex_data=select_vertices(shard.vertex_data, order),
     )
 
 
 def _of_rows(indptr: Tensor, rows: Tensor) -> Tensor:
-    """Which edges belong to the given rows, bool [E]."""
+    """Which edges lead into the rows that are marked, bool [E]."""
     return torch.repeat_interleave(rows, indptr[1:] - indptr[:-1])
 
 

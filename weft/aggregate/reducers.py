@@ -3,17 +3,22 @@
 A reducer folds the messages of one edge block after another into a state, and knows the adjoint of that fold.
 Schedules decide which block comes when; they see nothing but this protocol, so every reducer works under every
 schedule. `dst` are tensors with one row per owned vertex, `src` tensors with one row per column of the block.
+
+A reducer of one tensor of rows becomes a word for `graph.aggregate(reduce=...)` by `register_reducer`.
 """
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from weft import kernels
 from weft.aggregate.blocks import Block
+from weft.errors import unknown
 from weft.kernels import memory
+from weft.plugins import load_plugins
 
 Tensors = tuple[Tensor, ...]
 State = Any
@@ -37,12 +42,21 @@ class Sides(NamedTuple):
     src_ids: Tensor
 
 
-class Reducer(Protocol):
-    reads_sources: bool  # whether the backward pass needs the source rows again
-    exact: tuple[int, ...]  # source tensors whose rounding would bias what comes out
-    unroundable: str  # why no source tensor may travel as small integers; empty: they may
-    tolerates_bf16: bool
+@dataclass(frozen=True)
+class Traits:
+    """What schedules, formats and autograd want to know of a reducer."""
 
+    linear: bool = False  # a sum with the blocks' coefficients: backward needs the gradient alone, `dst` is added to
+    reads_sources: bool = True  # whether the backward pass needs the source rows again
+    by_rows: bool = False  # whether `finish` may be called for some rows before others are final
+    exact: tuple[int, ...] = ()  # source tensors whose rounding would bias what comes out
+    unroundable: str = ""  # why no source tensor may travel as small integers; empty: they may
+    tolerates_bf16: bool = True  # where they may not: whether bf16 is precise enough
+
+
+class Reducer(Protocol):
+    @property
+    def traits(self) -> Traits: ...
     def start(self, dst: Tensors, src: Tensors, num_rows: int) -> State: ...
     def absorb(self, state: State, block: Block, sides: Sides, dst: Tensors, src: Tensors) -> None: ...
     def finish(self, state: State, rows: slice = ALL) -> tuple[Tensor, Tensors]:
@@ -72,9 +86,7 @@ class Running:
 class Sum:
     """Linear with constant coefficients, which stand in the block: sum, mean, GCN's normalisation, edge weights."""
 
-    reads_sources = False
-    exact: tuple[int, ...] = ()
-    unroundable, tolerates_bf16 = "", True
+    traits = Traits(linear=True, reads_sources=False, by_rows=True)
 
     def start(self, dst: Tensors, src: Tensors, num_rows: int) -> "Running":
         if dst:  # on top of what is there
@@ -108,9 +120,7 @@ class Sum:
 class Max:
     """Largest message per column; tied edges share the gradient evenly, vertices without in-edges get 0."""
 
-    reads_sources = True
-    exact: tuple[int, ...] = ()
-    unroundable, tolerates_bf16 = BIASED_MAXIMUM, False
+    traits = Traits(by_rows=True, unroundable=BIASED_MAXIMUM, tolerates_bf16=False)
 
     def start(self, dst: Tensors, src: Tensors, num_rows: int) -> Tensors:
         width = src[0].shape[1]
@@ -140,134 +150,141 @@ class Max:
         return ()
 
 
-class _Attention:
-    """Online softmax over in-edges: per destination and head a running maximum m, denominator l, and output o."""
+@dataclass(frozen=True)
+class Attention:
+    """A kind of attention: the two kernels that know its logits, and the three tensors that they take.
 
-    reads_sources = True
-    exact: tuple[int, ...] = ()
-    unroundable, tolerates_bf16 = "", True
+    `inputs` orders the kernels' tensors out of (dst, src). Their gradients come in the same order.
+    """
 
-    def __init__(self, heads: int, slope: float, dropout: AttentionDropout | None) -> None:
-        self.heads, self.slope, self.dropout = heads, slope, dropout
+    absorb: Callable[..., None]
+    backward: Callable[..., None]
+    inputs: Callable[[Tensors, Tensors], Tensors]
+    values: int  # the source tensor whose rows are averaged
+    traits: Traits
+
+
+# logits leaky_relu(target_i + source_j); dst = (target [N, H],), src = (values [M, H*D], source [M, H])
+GAT = Attention(
+    kernels.gat_absorb,
+    kernels.gat_backward,
+    lambda dst, src: (dst[0], src[1], src[0]),
+    values=0,
+    traits=Traits(by_rows=True, exact=(1,)),
+)
+# logits att . leaky_relu(query_i + key_j), the values are the keys; dst = (query [N, H*D], att [H, D]), src = (key,)
+GATV2 = Attention(
+    kernels.gatv2_absorb,
+    kernels.gatv2_backward,
+    lambda dst, src: (dst[0], src[0], dst[1]),
+    values=0,
+    traits=Traits(by_rows=True, unroundable=f"the logits of GATv2 come from the rows themselves: {BIASED_SOFTMAX}"),
+)
+# logits scale * query_i . key_j; dst = (query [N, H*D],), src = (key [M, H*D], values [M, H*Dv])
+DOT = Attention(
+    kernels.dot_absorb,
+    kernels.dot_backward,
+    lambda dst, src: (dst[0], src[0], src[1]),
+    values=1,
+    traits=Traits(by_rows=True, exact=(0,)),
+)
+
+
+class _AttentionGradient(NamedTuple):
+    out: Tensor  # gradient of what came out [N, H*D]
+    delta: Tensor  # [N, H], its dot product with what came out
+    softmax: Tensors  # final maximum and denominator [N, H]
+    dst: Tensors  # gradients of the destinations' tensors, added up block by block
+
+
+class Softmax:
+    """Softmax over in-edges and weighted sum, online: per destination and head a maximum, a denominator, an output."""
+
+    def __init__(self, kind: Attention, heads: int, factor: float, dropout: AttentionDropout | None) -> None:
+        """`factor`: the slope or scale of the logits."""
+        self.kind, self.heads, self.factor, self.dropout = kind, heads, factor, dropout
+        self.traits = kind.traits
 
     def _mask(self, sides: Sides) -> tuple[float, int, Tensor, Tensor] | None:
         return None if self.dropout is None else (*self.dropout, *sides)
 
-    def _empty(self, num_rows: int, values: Tensor) -> Tensors:
+    def start(self, dst: Tensors, src: Tensors, num_rows: int) -> Tensors:
+        values = src[self.kind.values]
+
         def full(width: int, value: float) -> Tensor:
             return memory.empty((num_rows, width), values.dtype, values.device).fill_(value)
 
         return full(self.heads, -torch.inf), full(self.heads, 0.0), full(values.shape[1], 0.0)
+
+    def absorb(self, state: Tensors, block: Block, sides: Sides, dst: Tensors, src: Tensors) -> None:
+        csr = block.csr
+        inputs = self.kind.inputs(dst, src)
+        self.kind.absorb(csr.indptr, csr.indices, *inputs, self.factor, *state, dropout=self._mask(sides))
 
     def finish(self, state: Tensors, rows: slice = ALL) -> tuple[Tensor, Tensors]:
         m, denominator, out = state
         kernels.attend_finish(denominator[rows], out[rows])
         return out, (m, denominator)
 
-    def _delta(self, grad: Tensor, out: Tensor) -> Tensor:
-        return kernels.rowwise_head_dot(grad, out, self.heads)
-
-
-class Attention(_Attention):
-    """GAT: logits leaky_relu(target_i + source_j). dst = (target [N,H],), src = (values [M,H*D], source [M,H])."""
-
-    exact: tuple[int, ...] = (1,)
-
-    def start(self, dst: Tensors, src: Tensors, num_rows: int) -> Tensors:
-        return self._empty(num_rows, src[0])
-
-    def absorb(self, state: Tensors, block: Block, sides: Sides, dst: Tensors, src: Tensors) -> None:
-        csr = block.csr
-        m, total, o = state
-        kernels.gat_absorb(
-            csr.indptr, csr.indices, dst[0], src[1], src[0], self.slope, m, total, o, dropout=self._mask(sides)
-        )
-
-    def begin_backward(self, grad: Tensor, out: Tensor, kept: Tensors, dst: Tensors) -> State:
-        return grad, self._delta(grad, out), kept, torch.zeros_like(dst[0])
+    def begin_backward(self, grad: Tensor, out: Tensor, kept: Tensors, dst: Tensors) -> _AttentionGradient:
+        delta = kernels.rowwise_head_dot(grad, out, self.heads)
+        return _AttentionGradient(grad, delta, kept, tuple(torch.zeros_like(tensor) for tensor in dst))
 
     def backward_block(
-        self, state: State, block: Block, sides: Sides, dst: Tensors, src: Tensors, into: Tensors
+        self, state: _AttentionGradient, block: Block, sides: Sides, dst: Tensors, src: Tensors, into: Tensors
     ) -> None:
-        grad, delta, (m, denominator), d_target = state
         csr = block.csr
         for tensor in into:
             tensor.zero_()
-        kernels.gat_backward(
-            csr.indptr, csr.indices, *block.transposed, block.transposed_order, dst[0], src[1], src[0], self.slope, m,
-            denominator, delta, grad, d_target, into[1], into[0], dropout=self._mask(sides),
+        self.kind.backward(
+            csr.indptr, csr.indices, *block.transposed, block.transposed_order, *self.kind.inputs(dst, src),
+            self.factor, *state.softmax, state.delta, state.out, *self.kind.inputs(state.dst, into),
+            dropout=self._mask(sides),
         )  # fmt: skip
 
-    def finish_backward(self, state: State) -> Tensors:
-        return (state[3],)
+    def finish_backward(self, state: _AttentionGradient) -> Tensors:
+        return state.dst
 
 
-class DynamicAttention(_Attention):
-    """GATv2: logits att . leaky_relu(query_i + key_j), values = keys. dst = (query, att [H,D]), src = (key,)."""
-
-    unroundable = f"the logits of GATv2 come from the rows themselves: {BIASED_SOFTMAX}"
-
-    def start(self, dst: Tensors, src: Tensors, num_rows: int) -> Tensors:
-        return self._empty(num_rows, src[0])
-
-    def absorb(self, state: Tensors, block: Block, sides: Sides, dst: Tensors, src: Tensors) -> None:
-        csr = block.csr
-        m, total, o = state
-        kernels.gatv2_absorb(
-            csr.indptr, csr.indices, dst[0], src[0], dst[1], self.slope, m, total, o, dropout=self._mask(sides)
-        )
-
-    def begin_backward(self, grad: Tensor, out: Tensor, kept: Tensors, dst: Tensors) -> State:
-        return grad, self._delta(grad, out), kept, torch.zeros_like(dst[0]), torch.zeros_like(dst[1])
-
-    def backward_block(
-        self, state: State, block: Block, sides: Sides, dst: Tensors, src: Tensors, into: Tensors
-    ) -> None:
-        grad, delta, (m, denominator), d_query, d_att = state
-        csr = block.csr
-        into[0].zero_()
-        kernels.gatv2_backward(
-            csr.indptr, csr.indices, *block.transposed, block.transposed_order, dst[0], src[0], dst[1], self.slope, m,
-            denominator, delta, grad, d_query, into[0], d_att, dropout=self._mask(sides),
-        )  # fmt: skip
-
-    def finish_backward(self, state: State) -> Tensors:
-        return state[3], state[4]
+# -- by name -----------------------------------------------------------------------------------------------------
 
 
-class DotAttention(_Attention):
-    """Transformer: logits scale * query_i . key_j. dst = (query [N,H*D],), src = (key [M,H*D], values [M,H*Dv])."""
+@dataclass(frozen=True)
+class Fold:
+    """What a word for `graph.aggregate(reduce=...)` stands for."""
 
-    exact: tuple[int, ...] = (0,)
+    make: Callable[[], Reducer]
+    coefficients: Literal["sum", "mean", "max"]  # which coefficients the edges of its blocks carry
+    traits: Traits = field(init=False)
 
-    def __init__(self, heads: int, scale: float, dropout: AttentionDropout | None) -> None:
-        super().__init__(heads, 1.0, dropout)  # a slope of 1: logits as they are
-        self.scale = scale
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "traits", self.make().traits)
 
-    def start(self, dst: Tensors, src: Tensors, num_rows: int) -> Tensors:
-        return self._empty(num_rows, src[1])
 
-    def absorb(self, state: Tensors, block: Block, sides: Sides, dst: Tensors, src: Tensors) -> None:
-        csr = block.csr
-        m, total, o = state
-        kernels.dot_absorb(
-            csr.indptr, csr.indices, dst[0], src[0], src[1], self.scale, m, total, o, dropout=self._mask(sides)
-        )
+_folds: dict[str, Fold] = {}
 
-    def begin_backward(self, grad: Tensor, out: Tensor, kept: Tensors, dst: Tensors) -> State:
-        return grad, self._delta(grad, out), kept, torch.zeros_like(dst[0])
 
-    def backward_block(
-        self, state: State, block: Block, sides: Sides, dst: Tensors, src: Tensors, into: Tensors
-    ) -> None:
-        grad, delta, (m, denominator), d_query = state
-        csr = block.csr
-        for tensor in into:
-            tensor.zero_()
-        kernels.dot_backward(
-            csr.indptr, csr.indices, *block.transposed, block.transposed_order, dst[0], src[0], src[1], self.scale, m,
-            denominator, delta, grad, d_query, into[0], into[1], dropout=self._mask(sides),
-        )  # fmt: skip
+def register_reducer(
+    name: str, make: Callable[[], Reducer], coefficients: Literal["sum", "mean", "max"] = "max"
+) -> None:
+    """Makes `graph.aggregate(x, reduce=name)` fold with the reducer that make() returns.
 
-    def finish_backward(self, state: State) -> Tensors:
-        return (state[3],)
+    `coefficients`: "max", edges carry their own weights alone; "sum", those of a sampled minibatch are scaled up so
+    that they stand for all in-edges; "mean", they are divided by their number too.
+    """
+    if name in _folds:
+        raise ValueError(f"there is a reducer {name!r} already")
+    _folds[name] = Fold(make, coefficients)
+
+
+def fold_named(name: str) -> Fold:
+    if name not in _folds:
+        load_plugins()
+    if name not in _folds:
+        raise unknown("reducer", name, _folds)
+    return _folds[name]
+
+
+register_reducer("sum", Sum, "sum")
+register_reducer("mean", Sum, "mean")
+register_reducer("max", Max, "max")

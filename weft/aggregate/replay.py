@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 if TYPE_CHECKING:
-    from weft.aggregate.view import GraphView
+    from weft.aggregate.driver import PassDriver
 
 
 class Tape:
@@ -25,31 +25,31 @@ class Tape:
         self._results: list[Any] = []
         self.replaying = False
 
-    def result(self, make: Callable[[], Any]) -> Any:
-        if self.replaying:
-            return self._results.pop(0)
-        made = make()
-        self._results.append(made)
-        return made
+    def record(self, result: Any) -> None:
+        self._results.append(result)
+
+    def replay(self) -> Any:
+        """The next result, which is forgotten."""
+        return self._results.pop(0)
 
 
 Segment = Callable[[Tensor], Tensor]
 
 
-def rematerialised(graph: GraphView, segment: Segment, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+def rematerialised(driver: PassDriver, segment: Segment, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """segment(x), of which nothing is kept but x and its aggregates. `parameters`: all that it uses besides x."""
-    out: Tensor = _Segment.apply(graph, segment, x, *parameters)  # type: ignore[no-untyped-call]
+    out: Tensor = _Segment.apply(driver, segment, x, *parameters)  # type: ignore[no-untyped-call]
     return out
 
 
 class _Segment(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, graph: GraphView, segment: Segment, x: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.graph, ctx.segment, ctx.tape = graph, segment, Tape()
-        ctx.place = graph.noise.place
-        ctx.constant = None if ctx.needs_input_grad[2] else x  # known to the graph as this very tensor
+    def forward(ctx: Any, driver: PassDriver, segment: Segment, x: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.driver, ctx.segment, ctx.tape = driver, segment, Tape()
+        ctx.place = driver.shared.noise.place
+        ctx.constant = None if ctx.needs_input_grad[2] else x  # known to the driver as this very tensor
         ctx.save_for_backward(x, *parameters)
-        with graph.taped(ctx.tape):
+        with driver.taped(ctx.tape):
             return segment(x)
 
     @staticmethod
@@ -58,10 +58,11 @@ class _Segment(torch.autograd.Function):
         wants_x = ctx.needs_input_grad[2]
         own = x.detach().requires_grad_() if wants_x else ctx.constant
         ctx.tape.replaying = True
-        before, ctx.graph.noise.place = ctx.graph.noise.place, ctx.place
-        with torch.enable_grad(), ctx.graph.taped(ctx.tape):
+        noise = ctx.driver.shared.noise
+        before, noise.place = noise.place, ctx.place
+        with torch.enable_grad(), ctx.driver.taped(ctx.tape):
             out = ctx.segment(own)
-        ctx.graph.noise.place = before
+        noise.place = before
         end = get_gradient_edge(out)  # the way back needs no values of what came out: they may go
         del out
         wanted = [own] if wants_x else []

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from weft.aggregate.async_rows import Completion, Deferred, asynchronous, wait_in_backward
 from weft.aggregate.blocks import Block
-from weft.aggregate.late import Late, expect
 from weft.aggregate.reducers import Reducer, Sides, Tensors
-from weft.aggregate.topology import Edges, Round, Topology
+from weft.aggregate.rounds import Round
+from weft.aggregate.topology import Edges, Topology
 from weft.aggregate.wire import Wire
-from weft.comm import InFlight, start_exchange
+from weft.comm import PendingExchange, start_exchange
 from weft.comm.route import num_rows
 from weft.kernels import memory
 
@@ -26,7 +27,7 @@ class Aggregate(NamedTuple):
     out: Tensor
     state: Tensors  # what the reducer keeps for its backward pass
     halo: list[Tensors]  # of each round, what the schedule keeps; empty: nothing
-    late: Late | None = None  # rows that are not there yet
+    completion: Completion | None = None  # of rows that are still to come
 
 
 def forward(
@@ -37,18 +38,19 @@ def forward(
     dst: Tensors,
     src: Tensors,
     final_rows: Sequence[int] | None = None,
-    put_off: Late | None = None,
+    deferred: Deferred | None = None,
 ) -> Aggregate:
-    """The aggregate; with `final_rows`, of which so many first rows are final before and after each round, late.
+    """The aggregate; with `final_rows`, before all of it is final.
 
-    `put_off` is what must happen to rows of `dst` and `src` before they are read, or sent.
+    `final_rows`: how many first rows are final before any round has arrived, and after each. `deferred`: work on rows
+    of `dst` and `src` that must be done before these are sent or read.
     """
     schedule = topology.schedule
-    keeps = reducer.reads_sources and schedule.keep != "nothing"
-    fetched = _Fetcher(topology, wire, src, keeps and schedule.keep == "packed", put_off)
+    keeps = reducer.traits.reads_sources and schedule.keep != "nothing"
+    fetched = _Fetcher(topology, wire, src, keeps and schedule.keep == "packed", deferred)
     fetched.start(schedule.prefetch)
-    if put_off is not None:
-        put_off.settle()
+    if deferred is not None:
+        deferred.wait()
     state = reducer.start(dst, src, edges.num_rows)
     for block, span in zip(edges.own, topology.spans, strict=True):
         reducer.absorb(state, block, _sides(topology, topology.ids[span]), dst, _cut(src, span))
@@ -69,10 +71,10 @@ def forward(
         return Aggregate(out, remembered, kept)
     ready = slice(0, final_rows[0])
     out, remembered = reducer.finish(state, ready)
-    spans = [slice(*ends) for ends in pairwise(final_rows)]
-    late = Late(ready, edges.num_rows, list(zip(arrivals, spans, strict=True)))
-    late.then(lambda rows: reducer.finish(state, rows))
-    return Aggregate(out, remembered, kept, late)
+    spans = [[slice(*ends)] for ends in pairwise(final_rows)]
+    completion = Completion([ready], zip(arrivals, spans, strict=True))
+    completion.do_later(lambda rows: reducer.finish(state, rows))
+    return Aggregate(out, remembered, kept, completion)
 
 
 def backward(
@@ -87,19 +89,19 @@ def backward(
     src: Tensors,
     widths: Sequence[int],
     sends_home: bool = True,
-    may_be_late: bool = False,
+    overlaps: bool = False,
 ) -> tuple[tuple[Tensor | None, ...], Tensors]:
-    """Gradients of `dst` and `src`; where they may be late, those of rows that others have read come when asked for.
+    """Gradients of `dst` and `src`; with `overlaps`, that of `src` before all shares of other workers are home.
 
     `state` is the reducer's, its backward pass begun; `halo` what was kept of each round; `widths` the columns of each
     source tensor; `sends_home`: source rows want gradients.
     """
     schedule = topology.schedule
     d_src = tuple(memory.empty((topology.num_in, width), grad.dtype, grad.device) for width in widths)
-    refetches = reducer.reads_sources and bool(src) and not halo
+    refetches = reducer.traits.reads_sources and bool(src) and not halo
     fetched = _Fetcher(topology, wire, src if refetches else ())
     fetched.start(schedule.prefetch)
-    homeward: deque[list[InFlight]] = deque()
+    pending: deque[list[PendingExchange]] = deque()
 
     def own_rows() -> None:
         for block, span in zip(edges.own, topology.spans, strict=True):
@@ -119,7 +121,7 @@ def backward(
             reducer.backward_block(state, block, _sides(topology, round.ids), dst, rows, d_rows)
         del rows
         if sends_home:
-            homeward.append(
+            pending.append(
                 [
                     _start_home(topology, wire, number, at, *pair)
                     for at, pair in enumerate(zip(d_rows, d_src, strict=True))
@@ -129,14 +131,16 @@ def backward(
         if not own_done and number + 1 >= min(schedule.prefetch, len(topology.rounds)):
             own_rows()
             own_done = True
-        while len(homeward) > schedule.prefetch:
-            _land(homeward)
-    if may_be_late and len(d_src) == 1 and len(homeward) == len(topology.rounds):
-        flights, homeward = homeward, deque()
+        while len(pending) > schedule.prefetch:
+            _finish_oldest(pending)
+    if overlaps and len(d_src) == 1 and 0 < len(pending) == len(topology.rounds):
+        exchanges, pending = pending, deque()
         unread, *read = topology.home_spans
-        expect(d_src[0], [(lambda: None, unread), *((lambda: _land(flights), spans) for spans in read)])
-    while homeward:
-        _land(homeward)
+        completion = Completion(unread, [(partial(_finish_oldest, exchanges), spans) for spans in read])
+        wait_in_backward(completion)
+        d_src = (asynchronous(d_src[0], completion),)
+    while pending:
+        _finish_oldest(pending)
     return reducer.finish_backward(state), d_src
 
 
@@ -144,11 +148,11 @@ class _Fetcher:
     """The rounds of some source tensors, started ahead and handed out in their order."""
 
     def __init__(
-        self, topology: Topology, wire: Wire, src: Tensors, keep_packed: bool = False, put_off: Late | None = None
+        self, topology: Topology, wire: Wire, src: Tensors, keep_packed: bool = False, deferred: Deferred | None = None
     ) -> None:
         self._topology, self._wire, self._src = topology, wire, src
-        self._keep_packed, self._put_off = keep_packed, put_off
-        self._flights: deque[list[InFlight]] = deque()
+        self._keep_packed, self._deferred = keep_packed, deferred
+        self._started_exchanges: deque[list[PendingExchange]] = deque()
         self._started = self._finished = 0
         self.packed: Tensors = ()  # of the last round, as it travelled
 
@@ -157,14 +161,14 @@ class _Fetcher:
         rounds = self._topology.rounds if self._src else ()
         while self._started < min(up_to, len(rounds)):
             number, wire = self._started, self._wire
-            if self._put_off is not None:
-                self._put_off.reach(self._topology.sent_spans[number])
-            flights = []
+            if self._deferred is not None:
+                self._deferred.reach(self._topology.sent_spans[number])
+            exchanges = []
             for at, rows in enumerate(self._src):
                 codec = wire.forward(number, at, rows.shape[1])
                 route = rounds[number].route
-                flights.append(start_exchange(self._topology.comm, route, rows, codec, wire.kind, "halo rows"))
-            self._flights.append(flights)
+                exchanges.append(start_exchange(self._topology.comm, route, rows, codec, wire.kind, "halo rows"))
+            self._started_exchanges.append(exchanges)
             self._started += 1
 
     def next(self) -> Tensors:
@@ -173,18 +177,18 @@ class _Fetcher:
             return ()
         self._finished += 1
         self.start(self._finished)
-        flights = self._flights.popleft()
-        messages = [_only(flight) for flight in flights] if self._keep_packed else []
-        rows = tuple(flight.finish() for flight in flights)
+        exchanges = self._started_exchanges.popleft()
+        messages = [_only(exchange) for exchange in exchanges] if self._keep_packed else []
+        rows = tuple(exchange.finish() for exchange in exchanges)
         if messages:
             self.packed = tuple(row if packed is None else packed for packed, row in zip(messages, rows, strict=True))
         self.start(self._finished + self._topology.schedule.prefetch)
         return rows
 
 
-def _only(flight: InFlight) -> Tensor | None:
+def _only(exchange: PendingExchange) -> Tensor | None:
     """The message of a round from one worker; None where rows travel as they are, or there are none."""
-    messages = flight.messages()
+    messages = exchange.messages()
     assert len(messages) <= 1, "packed rows are kept by rounds from one worker each"
     return next(iter(messages.values()), None)
 
@@ -209,15 +213,16 @@ def _kept(topology: Topology, wire: Wire, halo: Sequence[Tensors], number: int, 
     return tuple(rows)
 
 
-def _start_home(topology: Topology, wire: Wire, number: int, at: int, d_rows: Tensor, d_own: Tensor) -> InFlight:
+def _start_home(topology: Topology, wire: Wire, number: int, at: int, d_rows: Tensor, d_own: Tensor) -> PendingExchange:
     codec = wire.backward(number, at, d_rows.shape[1])
     route = topology.rounds[number].route.transpose()
     return start_exchange(topology.comm, route, d_rows, codec, "hidden_backward", "halo gradients", out=d_own)
 
 
-def _land(flights: deque[list[InFlight]]) -> None:
-    for flight in flights.popleft():
-        flight.finish()
+def _finish_oldest(exchanges: deque[list[PendingExchange]]) -> None:
+    """Takes in the rows of the round that was started first."""
+    for exchange in exchanges.popleft():
+        exchange.finish()
 
 
 def _sides(topology: Topology, src_ids: Tensor) -> Sides:

@@ -26,7 +26,7 @@ class Channel:
     """One worker's message to another: seconds are latency + seconds_per_byte * bytes."""
 
     weights: Tensor  # float64 [R], variance of each row at a step of its whole span
-    width: int
+    columns: int  # of each row
     latency: float
     seconds_per_byte: float
 
@@ -49,7 +49,7 @@ class _Ranked:
         self.rows = column(channel.weights.numel() for channel in channels)
         self.latency = column((channel.latency for channel in channels), torch.float64)
         self.seconds_per_byte = column((channel.seconds_per_byte for channel in channels), torch.float64)
-        self.lowest, wide, wider = (column(packed_bytes(channel.width, b) for channel in channels) for b in (2, 4, 8))
+        self.lowest, wide, wider = (column(packed_bytes(channel.columns, b) for channel in channels) for b in (2, 4, 8))
         self.wide, self.wider = wide - self.lowest, wider - self.lowest
         self.orders = [torch.argsort(channel.weights, descending=True, stable=True) for channel in channels]
         # Weights of the first rows of each channel, none to all of them, added up: the next channel's follow.
@@ -70,7 +70,7 @@ class _Ranked:
         shortest, longest = (self._most(self._seconds(eights, nothing)).squeeze(1) for eights in (nothing, self.rows))
         return shortest, longest
 
-    def judge(self, limits: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, limits: Tensor) -> tuple[Tensor, Tensor]:
         """Variance and time of the best choices for each problem within each of some times, all [P, T]."""
         counts = self.counts(limits)
         return self._total(self._variance(*counts)), self._most(self._seconds(*counts))
@@ -138,8 +138,8 @@ def assign(problems: Sequence[Problem], fidelity: float, gather: Gather = _alone
     weights, shortest, longest = ends[:, 0].sum(0), ends[:, 1].amax(0), ends[:, 2].amax(0)
     least, worst = weights[:, None] * ERROR[8], weights[:, None] * ERROR[2]
 
-    def judge(limits: Tensor) -> Tensor:
-        found = gather(torch.stack(ranked.judge(limits)))
+    def cost(limits: Tensor) -> Tensor:
+        found = gather(torch.stack(ranked.evaluate(limits)))
         variance, time = found[:, 0].sum(0), found[:, 1].amax(0)
         spread = _share(variance, least, worst)
         return fidelity * spread + (1 - fidelity) * _share(time, shortest[:, None], longest[:, None])
@@ -149,7 +149,7 @@ def assign(problems: Sequence[Problem], fidelity: float, gather: Gather = _alone
     for _ in range(1 + REFINEMENTS):
         steps = torch.linspace(0, 1, points, dtype=torch.float64)
         limits = low[:, None] + (high - low)[:, None] * steps
-        best = limits.gather(1, judge(limits).argmin(1, keepdim=True)).squeeze(1)
+        best = limits.gather(1, cost(limits).argmin(1, keepdim=True)).squeeze(1)
         step = (high - low) / (points - 1)
         low, high, points = torch.maximum(shortest, best - step), torch.minimum(longest, best + step), REFINE
     made = iter(ranked.bits(best))

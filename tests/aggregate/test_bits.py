@@ -5,19 +5,19 @@ import itertools
 import pytest
 import torch
 
-from weft.aggregate.widths import ERROR, Channel, assign
+from weft.aggregate.bits import ERROR, Channel, assign
 from weft.kernels import packed_bytes
 
 
 def draw_channels(seed: int, count: int = 2, most_rows: int = 4) -> tuple[list[Channel], float]:
     draw = torch.Generator().manual_seed(seed)
-    width = int(torch.randint(3, 300, (1,), generator=draw))
+    columns = int(torch.randint(3, 300, (1,), generator=draw))
     channels = []
     for _ in range(count):
         rows = int(torch.randint(0, most_rows + 1, (1,), generator=draw))
         weights = torch.rand(rows, generator=draw, dtype=torch.float64) ** 3
         latency, rate = (torch.rand(2, generator=draw) * torch.tensor([1e-4, 1e-6])).tolist()
-        channels.append(Channel(weights, width, latency, rate + 1e-8))
+        channels.append(Channel(weights, columns, latency, rate + 1e-8))
     return channels, float(torch.rand(1, generator=draw))
 
 
@@ -26,7 +26,7 @@ def objective(channels: list[Channel], fidelity: float, bits: list[list[int]]) -
 
     def seconds(chosen: list[list[int]]) -> float:
         times = [
-            c.latency + c.seconds_per_byte * sum(packed_bytes(c.width, b) for b in row)
+            c.latency + c.seconds_per_byte * sum(packed_bytes(c.columns, b) for b in row)
             for c, row in zip(channels, chosen, strict=True)
             if row
         ]
@@ -66,7 +66,7 @@ def test_the_order_of_messages_does_not_matter():
     channels, fidelity = draw_channels(3, most_rows=60)
     orders = [torch.randperm(c.weights.numel()) for c in channels]
     shuffled = [
-        Channel(c.weights[order], c.width, c.latency, c.seconds_per_byte)
+        Channel(c.weights[order], c.columns, c.latency, c.seconds_per_byte)
         for c, order in zip(channels, orders, strict=True)
     ]
     plain, other = assign([channels, shuffled], fidelity)
@@ -86,10 +86,10 @@ def test_what_fidelity_means():
 
 @pytest.mark.parametrize("seed", range(10))
 def test_how_fast_all_channels_are_does_not_matter(seed):
-    """Where they are alike: then the same run chooses the same widths, whatever was measured."""
+    """Where they are alike: then the same run chooses the same bits, whatever was measured."""
     drawn, fidelity = draw_channels(seed, count=3, most_rows=200)
     slow, fast = (
-        assign([[Channel(c.weights, c.width, latency, rate) for c in drawn]], fidelity)[0]
+        assign([[Channel(c.weights, c.columns, latency, rate) for c in drawn]], fidelity)[0]
         for latency, rate in ((0.004, 3e-7), (1e-5, 1e-9))
     )
     for one, other in zip(slow, fast, strict=True):
@@ -109,7 +109,7 @@ def test_rows_that_do_not_vary_get_the_fewest_bits():
 def test_workers_decide_together():
     """Two workers with a channel each come to what one with both would."""
     first, second = draw_channels(11, count=1, most_rows=50)[0], draw_channels(12, count=1, most_rows=50)[0]
-    second = [Channel(c.weights, first[0].width, c.latency, c.seconds_per_byte) for c in second]
+    second = [Channel(c.weights, first[0].columns, c.latency, c.seconds_per_byte) for c in second]
     together = assign([first + second], 0.5)[0]
     from threading import Barrier, Thread
 
