@@ -1,20 +1,22 @@
-"""Graphs and planners for tests of minibatches."""
+"""Graphs and loaders for tests of minibatches."""
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from tests.partition.drawn import graph_of
-from weft.aggregate import GraphView
+from tests.partitioning.drawn import graph_of
+from weft.aggregate import DistributedGraph
 from weft.comm import Communicator, all_reduce_gradients
 from weft.graph.graph import Graph
 from weft.layers import ModelConfig, build_model, replicated_parameters
-from weft.partition import Shard
-from weft.sample import Minibatches, Plan, SampleConfig
-from weft.train.minibatches import make_minibatches, vertex_seeds
-from weft.train.steps import Steps
+from weft.partitioning import Shard
+from weft.sample import MacrobatchLoader, PartitionBook, Plan, SampleConfig, VertexSource
+from weft.training.loss import GlobalLoss
+from weft.training.minibatches import make_loader
+from weft.training.steps import Steps, VertexSteps
 
 FEATURES, CLASSES = 6, 4
 
@@ -33,6 +35,41 @@ def spread(num_nodes: int, num_workers: int, skewed: bool = False) -> Tensor:
     return (draws * num_workers).int()
 
 
+@dataclass
+class Setup:
+    """A graph, a model, its input and its minibatches, as a run makes them."""
+
+    graph: DistributedGraph
+    model: Any
+    x: Tensor
+    rows: Tensor  # the seeds, own rows
+    book: PartitionBook
+    source: VertexSource
+    loader: MacrobatchLoader
+
+    def steps(self, class_weights: Literal["none", "balanced"] = "none") -> VertexSteps:
+        shard = self.graph.shard
+        assert shard.y is not None
+        loss_of = GlobalLoss(shard.y, self.rows, shard.num_classes, class_weights, self.graph.comm)
+        return VertexSteps(self.graph, self.model, self.loader, self.source, shard.y, loss_of)
+
+
+def set_up(
+    graph: DistributedGraph,
+    model: Any,
+    x: Tensor,
+    rows: Tensor,
+    config: SampleConfig,
+    plan: Plan,
+    last_epoch: int,
+    seed: int,
+) -> Setup:
+    book = PartitionBook(graph.shard, graph.comm)
+    source = VertexSource(rows, graph.global_ids, config.batch, seed, graph.comm, book.own.start)
+    loader = make_loader(graph, model, x, source, book, config, plan, seed, last_epoch)
+    return Setup(graph, model, x, rows, book, source, loader)
+
+
 def start(
     comm: Communicator,
     shard: Shard,
@@ -42,23 +79,15 @@ def start(
     plan: Plan = "macrobatch",
     last_epoch: int = 2,
     **settings: Any,
-) -> tuple[GraphView, Any, Tensor, Minibatches]:
-    """A view, a model, its input and its minibatches, as a run makes them."""
-    view = GraphView(shard, comm)
+) -> Setup:
+    graph = DistributedGraph(shard, comm)
     assert shard.x is not None
     x = shard.x.to(dtype)
-    view.hold_constant(x)
+    graph.hold_constant(x)
     torch.manual_seed(0)
-    module = build_model(ModelConfig(**model), FEATURES, CLASSES, view.num_relations).to(dtype)
+    module = build_model(ModelConfig(**model), FEATURES, CLASSES, graph.num_relations).to(dtype)
     config = SampleConfig(**{"batch": 16, **settings})
-    return (
-        view,
-        module,
-        x,
-        make_minibatches(
-            view, module, config, plan, 9, last_epoch, x, vertex_seeds(rows, shard.global_ids, config.batch, 9)
-        ),
-    )
+    return set_up(graph, module, x, rows, config, plan, last_epoch, 9)
 
 
 def train(

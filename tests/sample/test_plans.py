@@ -5,10 +5,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from weft.cli import app
+from weft.cli.app import app
 from weft.config import make_config
-from weft.cost import Option, best_of
-from weft.run import start, weigh
+from weft.estimate.cost import PlanEstimate, best_of
+from weft.run import compare_plans, start
 
 SETTINGS = {
     "data": "synthetic:tiny", "model": {"name": "sage", "hidden": 16, "layers": 2}, "seed": 3, "threads": 1,
@@ -18,7 +18,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def plans():
-    found = weigh(make_config({**SETTINGS, "strategy": "auto"}), megabits=100.0, latency=1e-4)
+    found = compare_plans(make_config({**SETTINGS, "strategy": "auto"}), megabits=100.0, latency=1e-4)
     assert found["megabits"] == pytest.approx(100) and found["latency_seconds"] == 1e-4
     return {plan["label"]: plan for plan in found["plans"]}
 
@@ -53,7 +53,7 @@ def test_what_is_counted_is_what_a_run_does(tmp_path, plans, label):
 
 
 def test_sharing_computes_every_edge_once(plans):
-    alone = weigh(make_config({**SETTINGS, "workers": 1, "strategy": "auto"}))
+    alone = compare_plans(make_config({**SETTINGS, "workers": 1, "strategy": "auto"}))
     (once,) = (plan["edges"] for plan in alone["plans"] if plan["label"] == "independent")
     assert plans["split"]["edges"] == pytest.approx(once)
     assert plans["independent"]["edges"] > once
@@ -70,10 +70,10 @@ def test_auto_is_the_best_plan_and_says_which(tmp_path):
 
 
 def test_the_fastest_that_fits_is_taken():
-    def option(label: str, seconds: float, memory: int, fits: bool) -> Option:
-        return Option(label, "full", {}, 1, 1, 1, 1, 1, 1, memory, seconds, fits)
+    def estimate(label: str, seconds: float, memory: int, fits: bool) -> PlanEstimate:
+        return PlanEstimate(label, "full", {}, 1, 1, 1, 1, 1, 1, memory, seconds, fits)
 
-    slow, quick, small = option("slow", 2, 5, True), option("quick", 1, 9, False), option("small", 3, 1, False)
+    slow, quick, small = estimate("slow", 2, 5, True), estimate("quick", 1, 9, False), estimate("small", 3, 1, False)
     assert best_of([slow, quick]) is slow
     assert best_of([quick, small]) is small
 

@@ -6,40 +6,62 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from weft.aggregate.blocks import Block, by_relation, row_sums
-from weft.aggregate.topology import NOT_CACHED, By, Edges, Round, Topology, Weight
+from weft.aggregate import waiting
+from weft.aggregate.blocks import Block
+from weft.aggregate.coefficients import check_by, check_symmetric, reciprocal
+from weft.aggregate.rounds import Round, Schedule
+from weft.aggregate.topology import By, Edges, MessageScale, Topology, Weight
+from weft.comm import Communicator
 from weft.errors import UserError
-from weft.graph.graph import CSR
+from weft.graph.csr import CSR, by_relation, row_sums
 from weft.kernels import gather
 from weft.kernels.checks import trust_csr
 from weft.kernels.sampling import split_columns, with_loops
-from weft.sample.batch import Hop, picking_hop
+from weft.partitioning import Shard
+from weft.sample.batch import Hop
 
 
-class SampledLevel(Topology):
+class SampledLevel:
     """The sampled in-edges of some vertices, weighed so that a sum over them has the expectation of the whole sum.
 
-    Of d in-edges of which k are drawn, each counts d / k times in a sum; a mean is one over what was drawn.
+    Each drawn edge counts 1 / p times in a sum, p being the probability with which it was drawn: k / d of d in-edges,
+    or by weight min(1, w / interval). A mean is that sum divided by what the whole mean divides by, d or the sum of all
+    weights; one by relation, where those are not known, by the sum over what was drawn.
     """
 
-    is_whole = False
-    narrows = True
+    of_minibatch = True
+    final_rows = cached_property(waiting.final_rows)
+    home_spans = cached_property(waiting.home_spans)
+    sent_spans = cached_property(waiting.sent_spans)
 
-    def __init__(self, base: Topology, hop: Hop, ids: Tensor, scale: Tensor | None) -> None:
-        """`ids` and `scale` are of the rows that go in, and there may be more of them."""
-        self.base, self.shard, self.comm, self.schedule = base, base.shard, base.comm, base.schedule
+    def __init__(
+        self, base: Topology, hop: Hop, ids: Tensor, scale: Tensor | None, counted: Tensor | None = None
+    ) -> None:
+        """`ids`, `scale` and `counted` are of the rows that go in, and there may be more of them."""
+        self._base, self.counted = base, counted
         self.hop, self.num_in, self.num_out = hop, hop.num_in, hop.csr.num_rows
         self.ids = ids[: self.num_in]
         self._scale = None if scale is None else scale[: self.num_in]
         self.spans = (slice(0, self.num_in),)
-        self.rounds = ()
-        if hop.away is not None:
-            self.rounds = (Round(hop.away.route, slice(0, hop.away.ids.numel()), hop.away.ids),)
-        self._made = {}
+        self.rounds: tuple[Round, ...] = ()
+        if hop.remote is not None:
+            self.rounds = (Round(hop.remote.route, slice(0, hop.remote.ids.numel()), hop.remote.ids),)
+        self._made: dict[tuple[str, str | None, bool, By], Edges] = {}
+
+    @property
+    def shard(self) -> Shard:
+        return self._base.shard
+
+    @property
+    def comm(self) -> Communicator:
+        return self._base.comm
+
+    @property
+    def schedule(self) -> Schedule:
+        return self._base.schedule
 
     def edges(self, reduce: str, weight: Weight, dtype: torch.dtype, by: By = None) -> Edges:
-        if by is not None:
-            self._check_by(by, weight)
+        check_by(self.shard, by, weight)
         if isinstance(weight, Tensor):
             raise UserError(
                 "a constant for every edge of the shard has no meaning for edges that are sampled: give the graph "
@@ -57,18 +79,8 @@ class SampledLevel(Topology):
         own, coming = split_block(block, self.num_in)
         return Edges((own,), (coming,))
 
-    def gathering(self) -> tuple[Topology, Topology]:
-        """All rows that the edges read, own ones first; and the edges between those."""
-        away = self.hop.away
-        assert away is not None
-        everything = torch.arange(self.hop.csr.num_cols, dtype=torch.int32)
-        picking = SampledLevel(self.base, picking_hop(everything, away, self.num_in), self.ids, None)
-        ids = torch.cat([self.ids, away.ids])
-        scale = None if self._scale is None or away.scale is None else torch.cat([self._scale, away.scale])
-        return picking, SampledLevel(self.base, replace(self.hop, away=None), ids, scale)
-
-    def squared(self) -> Topology:
-        return _Padded(self)
+    def squared(self) -> "SampledLevel":
+        return SampledLevel(self._base, padded(self.hop, self.num_in), self.ids, self._scale, self.counted)
 
     @cached_property
     def plain(self) -> Edges:
@@ -76,18 +88,36 @@ class SampledLevel(Topology):
 
     @cached_property
     def in_degrees(self) -> Tensor:
-        return self.hop.degrees.long()
+        degrees = self.hop.degrees.long()
+        return degrees if self.hop.left_out is None else degrees - self.hop.left_out
 
     @cached_property
-    def mean_counts(self) -> Tensor:
-        return self.hop.csr.degrees()
+    def _takes_all(self) -> bool:
+        """Every row has all of its in-edges."""
+        fanout = self.hop.fanout
+        return fanout < 0 or self.num_out == 0 or int(self.hop.degrees.max()) <= fanout
 
     @cached_property
-    def sum_scale(self) -> Tensor | None:
-        """How many in-edges each drawn one stands for, float64 [R]; None: every row has all of its own."""
-        degrees, fanout = self.hop.degrees, self.hop.fanout
-        if fanout < 0 or self.num_out == 0 or int(degrees.max()) <= fanout:
+    def message_scale(self) -> MessageScale:
+        if self._takes_all:
+            return MessageScale(self.in_degrees)
+        if self.hop.intervals is not None:  # how many in-edges a drawn one stands for differs from edge to edge
+            return MessageScale(self.in_degrees, intervals=self.hop.intervals)
+        if self.hop.left_out is not None:  # some of what was drawn is not seen
+            return MessageScale(self.hop.csr.degrees(), self._stands_for)
+        return MessageScale(self.in_degrees.clamp(max=self.hop.fanout), self._stands_for)
+
+    @property
+    def _intervals(self) -> Tensor | None:
+        """Of each row, where its edges were drawn by weight and not all of them, float64 [N]."""
+        return None if self._takes_all else self.hop.intervals
+
+    @cached_property
+    def _stands_for(self) -> Tensor | None:
+        """How many in-edges of its row each drawn edge stands for, float64 [N]; None: one, or it differs by edge."""
+        if self._takes_all or self.hop.intervals is not None:
             return None
+        degrees, fanout = self.hop.degrees, self.hop.fanout
         return degrees.double().clamp(min=fanout) / fanout if fanout else torch.zeros(self.num_out, dtype=torch.float64)
 
     def _block(self, reduce: str, weight: Weight, by: By) -> Block:
@@ -97,13 +127,12 @@ class SampledLevel(Topology):
         if reduce == "attend_plain":
             return Block(csr)
         if weight == "symmetric":
-            if reduce != "sum":
-                raise UserError('weight="symmetric" is a sum with fixed coefficients: use reduce="sum"')
+            check_symmetric(reduce)
             assert self._scale is not None, "symmetric coefficients want the degrees of sources"
             scale = self._scale
-            if self.hop.away is not None:
-                assert self.hop.away.scale is not None
-                scale = torch.cat([scale, self.hop.away.scale])
+            if self.hop.remote is not None:
+                assert self.hop.remote.scale is not None
+                scale = torch.cat([scale, self.hop.remote.scale])
             return Block(self._with_loops(self._edge_weights("edge")), scale[: self.num_out], scale)
         weights, rows = self._factors(weight)
         if by is not None:
@@ -121,36 +150,32 @@ class SampledLevel(Topology):
         csr = by_relation(replace(self.hop.csr, weight=weights), count)
         if reduce == "mean":
             total = row_sums(csr)
-            return Block(csr, torch.where(total != 0, 1.0 / total, 0.0))
+            return Block(csr, reciprocal(total))
         return Block(csr, None if rows is None else rows.repeat_interleave(count))
 
     def _factors(self, weight: Weight) -> tuple[Tensor | None, Tensor | None]:
-        """Coefficients that make sums over drawn edges stand for all: of each edge, and of each row."""
+        """Coefficients that make sums over drawn edges stand for all: of each edge, and of each row; None: all 1."""
         given = self.hop.csr.weight if weight == "edge" else None
-        if self.sum_scale is None or self.hop.method != "weighted":
-            return given, self.sum_scale
-        return self._edge_weights(weight), None
+        if self._intervals is None:
+            return given, self._stands_for
+        assert self.hop.csr.weight is not None
+        drawn_by = self.hop.csr.weight.double()
+        largest = torch.maximum(self._intervals.repeat_interleave(self.hop.csr.degrees()), drawn_by)
+        return largest / drawn_by if given is None else largest, None
 
     def _edge_weights(self, weight: Weight) -> Tensor | None:
         """One coefficient for each drawn edge, rows' factors included; None: all are 1."""
-        given = self.hop.csr.weight if weight == "edge" else None
-        if self.sum_scale is None:
-            return given
-        if self.hop.method == "weighted":  # drawn in proportion to their weights, they count in inverse proportion
-            assert self.hop.csr.weight is not None and self.hop.weight_sums is not None
-            drawn = self.hop.csr.degrees()
-            share = (self.hop.weight_sums / drawn.clamp(min=1)).repeat_interleave(drawn)
-            whole = (self.hop.degrees == drawn).repeat_interleave(drawn)
-            counted = torch.where(whole, 1.0, share / self.hop.csr.weight.double())
-            return counted if given is None else counted * given
-        factor = self.sum_scale.repeat_interleave(self.hop.csr.degrees())
-        return factor if given is None else factor * given
+        edges, rows = self._factors(weight)
+        if rows is None:
+            return edges
+        factor = rows.repeat_interleave(self.hop.csr.degrees())
+        return factor if edges is None else factor * edges
 
     def _totals(self, weight: Weight) -> Tensor:
         """What a mean divides by: all in-edges of each row, or the sum of their weights."""
         if weight == "edge" and self.hop.weight_sums is not None:
             return self.hop.weight_sums
-        return self.hop.degrees.double()
+        return self.in_degrees.double()
 
     def _with_loops(self, weights: Tensor | None) -> CSR:
         """Every vertex with one loop, the first of its edges."""
@@ -158,8 +183,8 @@ class SampledLevel(Topology):
         if hop.loops_inside:
             raise UserError(
                 f"{self.shard.graph_name} has edges from vertices to themselves, which may or may not be drawn, and "
-                "this layer gives every vertex one of its own: say so with `adds_loops = True` on the layer (a "
-                "weft.layers.Layer), or remove them from the graph"
+                "this layer gives every vertex one of its own: say so on the layer with `traits = "
+                "LayerTraits(adds_loops=True)`, or remove them from the graph"
             )
         loops = hop.loop_weight if weights is not None else None
         indptr, indices, weight = with_loops(
@@ -187,39 +212,16 @@ def split_block(block: Block, border: int) -> tuple[Block, Block]:
     return first, second
 
 
-class CachedLevel(Topology):
-    """Where the aggregates of the input are known, the first layer needs no edges: rows come out as they go in."""
+def padded(hop: Hop, num_rows: int) -> Hop:
+    """The same edges with `num_rows` rows; those at the end have none."""
+    more = num_rows - hop.csr.num_rows
+    csr = replace(hop.csr, indptr=torch.cat([hop.csr.indptr, hop.csr.indptr[-1:].expand(more)]))
 
-    is_whole = False
+    def longer(fact: Tensor | None) -> Tensor | None:
+        return None if fact is None else torch.cat([fact, fact.new_zeros(more)])
 
-    def __init__(self, base: Topology, ids: Tensor) -> None:
-        self.base, self.shard, self.comm, self.schedule = base, base.shard, base.comm, base.schedule
-        self.num_in = self.num_out = ids.numel()
-        self.ids = ids
-        self.spans = (slice(0, self.num_in),)
-        self.rounds = ()
-        self._made = {}
-
-    def edges(self, reduce: str, weight: Weight, dtype: torch.dtype, by: By = None) -> Edges:
-        raise UserError(NOT_CACHED)
-
-    @property
-    def plain(self) -> Edges:
-        raise UserError(NOT_CACHED)
-
-
-class _Padded(SampledLevel):
-    """As many rows come out as go in; the later ones have no edges."""
-
-    def __init__(self, level: SampledLevel) -> None:
-        hop, more = level.hop, level.num_in - level.num_out
-        csr = replace(hop.csr, indptr=torch.cat([hop.csr.indptr, hop.csr.indptr[-1:].expand(more)]))
-
-        def padded(fact: Tensor | None) -> Tensor | None:
-            return None if fact is None else torch.cat([fact, fact.new_zeros(more)])
-
-        degrees = padded(hop.degrees)
-        assert degrees is not None
-        weights, loops = padded(hop.weight_sums), padded(hop.loop_weight)
-        padded_hop = replace(hop, csr=csr, degrees=degrees, weight_sums=weights, loop_weight=loops)
-        super().__init__(level.base, padded_hop, level.ids, level._scale)
+    degrees = longer(hop.degrees)
+    assert degrees is not None
+    weights, loops, intervals = longer(hop.weight_sums), longer(hop.loop_weight), longer(hop.intervals)
+    hop = replace(hop, csr=csr, degrees=degrees, weight_sums=weights, loop_weight=loops, intervals=intervals)
+    return replace(hop, left_out=longer(hop.left_out))

@@ -8,16 +8,27 @@ from torch import Tensor
 
 from weft.comm import Communicator
 from weft.errors import UserError
-from weft.graph.graph import CSR, Graph
+from weft.graph.csr import CSR
+from weft.graph.graph import Graph
 from weft.graph.progress import progress
 from weft.graph.splits import known
 from weft.kernels.sampling import Method
-from weft.partition import Balance, Forecast, Touches, presample_owner, traffic, whole_shard
-from weft.partition.metis import check_pymetis
-from weft.sample.edges import Standing
-from weft.sample.plan import FANOUTS
+from weft.partitioning import (
+    Assignment,
+    Balance,
+    Forecast,
+    Request,
+    Requires,
+    Touches,
+    presample_owner,
+    register_partitioner,
+    traffic,
+    whole_shard,
+)
+from weft.sample.book import PartitionBook
+from weft.sample.config import FANOUTS
 from weft.sample.sampler import Drawing, Sampler
-from weft.sample.seeds import Seeds
+from weft.sample.source import VertexSource
 
 
 @dataclass(frozen=True)
@@ -43,23 +54,24 @@ class Counting:
     def __init__(self, graph: Graph, config: Presample, seed: int) -> None:
         shard = whole_shard(_bare(graph, config), reorder=False)
         comm = Communicator.alone()
-        standing = Standing(shard, comm)
+        book = PartitionBook(shard, comm)
         drawing = Drawing(tuple(config.fanouts), config.method, seed)
-        self.sampler = Sampler(shard, standing, comm, drawing, positions=True)
-        self.seeds = Seeds(training_rows(graph, config.split), shard.global_ids, config.batch, seed, comm, 0)
+        rows = training_rows(graph, config.split)
+        self.source = VertexSource(rows, shard.global_ids, config.batch, seed, comm, 0)
+        self.sampler = Sampler(self.source, shard, book, comm, drawing, edge_ids=True)
 
     def touches(self, epochs: Iterable[int]) -> Touches:
         """What the minibatches of some epochs use."""
         epochs, csr = list(epochs), self.sampler.neighbours.csr
         edges = torch.zeros(csr.num_edges, dtype=torch.int32)
         computed, loaded = torch.zeros(2, csr.num_rows, dtype=torch.int32)
-        with progress("drawing minibatches", len(epochs) * self.seeds.steps) as advance:
+        with progress("drawing minibatches", len(epochs) * self.source.steps) as advance:
             for epoch in epochs:
-                for step in range(self.seeds.steps):
-                    (batch,) = self.sampler.draw(epoch, [step], [self.seeds.nodes(epoch, step)])
+                for step in range(self.source.steps):
+                    (batch,) = self.sampler.draw(epoch, [step])
                     for hop in batch.hops:
-                        assert hop.positions is not None
-                        _count(edges, hop.positions)
+                        assert hop.edge_ids is not None
+                        _count(edges, hop.edge_ids)
                         _count(computed, batch.nodes[: hop.csr.num_rows])
                     _count(loaded, batch.nodes)
                     advance(1)
@@ -72,7 +84,6 @@ def presampled(
     """The part of every vertex, int32 [N], and how well it serves minibatches, counted before and after."""
     if parts < 1:
         raise UserError(f"{parts} parts were asked for: a graph is cut into 1 part or more")
-    check_pymetis("presample")  # before the long work
     config = config or Presample()
     counting = Counting(graph, config, seed)
     expected = counting.touches(range(1, config.epochs + 1))
@@ -85,6 +96,18 @@ def presampled(
         traffic(counting.touches([config.epochs + 1]), owner, parts),
     )
     return owner, forecast
+
+
+def _assign(graph: Graph, request: Request) -> Assignment:
+    return Assignment(*presampled(graph, request.parts, request.seed, request.minibatches, request.balance))
+
+
+register_partitioner(
+    "presample",
+    _assign,
+    "METIS by what minibatches use",
+    Requires(package="pymetis", training_vertices=True, minibatches=True),
+)
 
 
 def training_rows(graph: Graph, split: int | None = None) -> Tensor:

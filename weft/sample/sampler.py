@@ -1,4 +1,7 @@
-"""Sampling hop by hop: each vertex's in-edges are drawn by the worker that owns it, one exchange out and one back."""
+"""Neighbourhoods of seeds, sampled hop by hop: a vertex's in-edges are drawn by the worker that owns it.
+
+Each hop takes one exchange out, which names vertices to their owners, and one back, with the edges.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,37 +10,20 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from weft.aggregate.noise import hash_key
 from weft.comm import Communicator
-from weft.graph.graph import CSR
+from weft.graph.csr import CSR
 from weft.kernels import gather, memory
+from weft.kernels.hash import hash_key
 from weft.kernels.sampling import Method, forget, number_known, number_new, sample
-from weft.partition import Shard
-from weft.sample.batch import Away, Batch, Hop
-from weft.sample.edges import Neighbours, Standing
-from weft.sample.trade import Trade
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """In-edges of some vertices, as their owners drew them. Sources are where they stand."""
-
-    indptr: Tensor  # int64 [R + 1]
-    sources: Tensor  # int32 [S]
-    edge_data: dict[str, Tensor]
-    facts: dict[str, Tensor]  # of each vertex, [R]: degrees, ids, and where edges have weights, weight_sums, ...
-    positions: Tensor | None = None  # int64 [S], where one worker is asked where its edges stand
-
-    def rows(self, first: int, end: int) -> "Drawn":
-        """Those of some vertices that follow one another."""
-        low, high = int(self.indptr[first]), int(self.indptr[end])
-        return Drawn(
-            self.indptr[first : end + 1] - low,
-            self.sources[low:high],
-            {name: data[low:high] for name, data in self.edge_data.items()},
-            {name: fact[first:end] for name, fact in self.facts.items()},
-            None if self.positions is None else self.positions[low:high],
-        )
+from weft.partitioning import Shard
+from weft.sample.all_to_all import AllToAllV, all_to_all_v
+from weft.sample.batch import Batch, Hop, RemoteSources
+from weft.sample.book import PartitionBook
+from weft.sample.counted import counted_once
+from weft.sample.left_out import LeftOut, Unseen, without
+from weft.sample.neighbours import Neighbours
+from weft.sample.sampled import SampledEdges
+from weft.sample.source import Source
 
 
 @dataclass(frozen=True)
@@ -48,26 +34,40 @@ class Drawing:
     method: Method
     seed: int
     loops_apart: bool = False
-    dependent: int = 1  # so many steps that follow one another draw alike
+    dependent: int = 1  # this many consecutive steps draw alike
+    counted: int = 0  # hops from the seeds within which batches tell on which worker a vertex counts
 
 
 class Sampler:
-    """Draws the neighbourhoods of minibatches, several at a time; every worker takes part in every draw."""
+    """Draws the neighbourhoods of a source's minibatches, several at a time; every worker takes part in every draw.
+
+    Each worker draws around its own seeds, and asks the owners of other vertices for theirs.
+    """
+
+    shares = False  # whether a batch has own vertices alone, and rows of others are exchanged in the step
 
     def __init__(
         self,
+        source: Source,
         shard: Shard,
-        standing: Standing,
+        book: PartitionBook,
         comm: Communicator,
         drawing: Drawing,
-        positions: bool = False,
+        edge_ids: bool = False,
+        left_out: LeftOut | None = None,
     ) -> None:
-        """`positions`: hops tell where their edges stand among this worker's, which must be the only one."""
-        assert not positions or comm.num_workers == 1
-        self._positions = positions
-        self.standing, self.comm, self.drawing = standing, comm, drawing
-        self.neighbours = Neighbours(shard, self.standing, drawing.loops_apart)
-        self._table = torch.full((self.standing.num_nodes,), -1, dtype=torch.int32)
+        """`edge_ids`: hops tell the index of each edge among this worker's, which must be the only one.
+
+        `left_out`: edges that minibatches do not see, of own vertices.
+        """
+        assert not edge_ids or comm.num_workers == 1
+        self.steps = source.steps
+        self._source, self._tells_edge_ids = source, edge_ids
+        self._left_out = left_out
+        self._unseen: list[Unseen] = []  # of the minibatches that are being drawn
+        self.book, self.comm, self.drawing = book, comm, drawing
+        self.neighbours = Neighbours(shard, self.book, drawing.loops_apart, drawing.method == "weighted")
+        self._table = torch.full((self.book.num_nodes,), -1, dtype=torch.int32)
         facts: dict[str, Tensor | None] = {
             "ids": shard.global_ids.int() if comm.num_workers > 1 else None,  # one worker looks them up
             "weight_sums": self.neighbours.weight_sums,
@@ -85,8 +85,19 @@ class Sampler:
             return None
         return torch.ones(shard.num_nodes, dtype=torch.float32) if mine is None else mine.float()
 
-    def draw(self, epoch: int, steps: Sequence[int], seeds: Sequence[Tensor], hops: int | None = None) -> list[Batch]:
-        """The minibatches of some steps around seeds, vertices of any worker; `hops` None: one for each fan-out."""
+    @property
+    def symmetric_scale(self) -> Tensor:
+        """1 / sqrt of own vertices' degrees, as GCN's coefficients want it, float64 [N]."""
+        return self.neighbours.symmetric_scale
+
+    def draw(self, epoch: int, steps: Sequence[int], hops: int | None = None) -> list[Batch]:
+        """The minibatches of some steps; `hops` None: one for each fan-out."""
+        return self.draw_around([self._source.seeds(epoch, step) for step in steps], epoch, steps, hops)
+
+    def draw_around(
+        self, seeds: Sequence[Tensor], epoch: int, steps: Sequence[int], hops: int | None = None
+    ) -> list[Batch]:
+        """The same around given seeds, int32 positions of vertices of any worker."""
         batches = [Batch(step, nodes, nodes, [nodes.numel()]) for step, nodes in zip(steps, seeds, strict=True)]
         if self.comm.num_workers > 1:
             self._draw_hops(batches, epoch, hops)
@@ -96,6 +107,8 @@ class Sampler:
         return batches
 
     def _draw_hops(self, batches: Sequence[Batch], epoch: int, hops: int | None) -> None:
+        if self._left_out is not None:
+            self._unseen = [self._left_out.of(epoch, batch.step) for batch in batches]
         alone = len(batches) == 1  # then the table keeps its numbers from hop to hop
         if alone:
             number_known(self._table, batches[0].nodes)
@@ -113,13 +126,22 @@ class Sampler:
                 forget(self._table, batch.nodes)
         if alone:
             forget(self._table, batches[0].nodes)
+        within = min(self.drawing.counted, len(batches[0].hops))
+        if within and self.comm.num_workers > 1:
+            self._count(batches, [batch.sizes[: within + 1] for batch in batches])
+
+    def _count(self, batches: Sequence[Batch], sizes: Sequence[Sequence[int]]) -> None:
+        """Marks which vertices of minibatches count here, among those that are rows of layers."""
+        nodes = [batch.nodes[: ends[-1]] for batch, ends in zip(batches, sizes, strict=True)]
+        for batch, counted in zip(batches, counted_once(self.book, self.comm, nodes, sizes), strict=True):
+            batch.counted = counted
 
     def _keys(self, epoch: int, batches: Sequence[Batch], hop: int) -> Tensor:
-        """By what each minibatch's draws are told apart."""
+        """One key for each minibatch, by which its draws differ from those of others."""
         steps = (batch.step - batch.step % self.drawing.dependent for batch in batches)
         return torch.tensor([hash_key(self.drawing.seed, epoch, step, hop) for step in steps])
 
-    def _extend(self, batch: Batch, drawn: Drawn, fanout: int) -> None:
+    def _extend(self, batch: Batch, drawn: SampledEdges, fanout: int) -> None:
         """Adds a hop: its new vertices get the next numbers, in the order in which edges name them."""
         known = batch.sizes[-1]
         nodes = memory.empty((known + drawn.sources.numel() + 1,), torch.int32)
@@ -131,53 +153,59 @@ class Sampler:
         batch.sizes.append(count)
         batch.hops.append(self._hop(drawn, CSR(drawn.indptr, columns, count, **drawn.edge_data), fanout))
 
-    def _hop(self, drawn: Drawn, csr: CSR, fanout: int, away: Away | None = None) -> Hop:
+    def _hop(self, drawn: SampledEdges, csr: CSR, fanout: int, remote: RemoteSources | None = None) -> Hop:
         facts = drawn.facts
         known = facts["degrees"], facts.get("weight_sums"), facts.get("loop_weight")
-        return Hop(csr, *known, self._loops_inside, fanout, self.drawing.method, away, drawn.positions)
+        last = facts.get("intervals"), facts.get("left_out")
+        return Hop(csr, *known, self._loops_inside, fanout, remote, drawn.edge_ids, *last)
 
-    def _drawn(self, nodes: Tensor, bounds: Tensor, keys: Tensor, fanout: int) -> Drawn:
+    def _drawn(self, nodes: Tensor, bounds: Tensor, keys: Tensor, fanout: int) -> SampledEdges:
         """In-edges of vertices wherever they are; minibatch m's are those from bounds[m] on."""
         if self.comm.num_workers == 1:
             return self._own(nodes, bounds, keys, fanout)
-        owners = self.standing.owners(nodes)
+        owners = self.book.owners(nodes)
         batch = torch.repeat_interleave(torch.arange(keys.numel()), bounds.diff())
         order = torch.argsort(owners, stable=True)
         counts = torch.bincount(owners * keys.numel() + batch, minlength=self.comm.num_workers * keys.numel())
         counts = counts.view(self.comm.num_workers, keys.numel())
         asked = self.comm.all_gather(counts, "control", "frontier sizes")[:, self.comm.worker]  # [W, K]
         rows_from, rows_to = counts.sum(1), asked.sum(1)
-        wanted = Trade(self.comm, nodes[order], rows_from.tolist(), rows_to.tolist(), "ids", "frontiers").finish()
-        rows = wanted - self.standing.own.start
+        wanted = all_to_all_v(self.comm, nodes[order], rows_from.tolist(), rows_to.tolist(), "ids", "frontiers")
+        rows = wanted - self.book.own.start
         here = self._own(rows, ends_of(asked.flatten().tolist()), keys.repeat(self.comm.num_workers), fanout)
-        here = replace(here, sources=gather(self.neighbours.address, here.sources))
+        here = replace(here, sources=gather(self.neighbours.positions, here.sources))
         return _in_order(self._send_back(here, rows_to, rows_from), order)
 
-    def _own(self, rows: Tensor, bounds: Tensor, keys: Tensor, fanout: int) -> Drawn:
+    def _own(self, rows: Tensor, bounds: Tensor, keys: Tensor, fanout: int) -> SampledEdges:
         """In-edges of own vertices; sources are own rows, and after those the halo's."""
         carried = self.neighbours.csr.edge_data
-        told = bool(carried) or self._positions
+        told = bool(carried) or self._tells_edge_ids
         drawn = sample(self.neighbours.edges, rows, bounds, keys, fanout, self.drawing.method, positions=told)
-        data = {} if drawn.positions is None else {name: gather(all, drawn.positions) for name, all in carried.items()}
-        facts = {name: gather(fact, rows) for name, fact in self._facts.items()}
-        positions = drawn.positions if self._positions else None
-        return Drawn(drawn.indptr, drawn.columns, data, {"degrees": drawn.degrees, **facts}, positions)
+        data = (
+            {} if drawn.positions is None else {name: gather(whole, drawn.positions) for name, whole in carried.items()}
+        )
+        facts = {name: gather(fact, rows) for name, fact in self._facts.items()} | {"degrees": drawn.degrees}
+        if drawn.intervals is not None:
+            facts["intervals"] = drawn.intervals
+        edge_ids = drawn.positions if self._tells_edge_ids else None
+        found = SampledEdges(drawn.indptr, drawn.columns, data, facts, edge_ids)
+        return without(found, rows, bounds, self._unseen) if self._unseen else found
 
-    def _send_back(self, drawn: Drawn, rows_to: Tensor, rows_from: Tensor) -> Drawn:
-        """What was drawn for each worker goes there; what was drawn for this one comes, in the order of workers."""
+    def _send_back(self, drawn: SampledEdges, rows_to: Tensor, rows_from: Tensor) -> SampledEdges:
+        """Sends what was drawn for other workers; returns what they drew for this one, in the order of workers."""
         edges_to = drawn.indptr[ends_of(rows_to.tolist())].diff()
         everyone = self.comm.all_gather(edges_to, "control", "sampled sizes")
         edges_from = everyone[:, self.comm.worker]
 
         by_row, by_edge = (rows_to.tolist(), rows_from.tolist()), (edges_to.tolist(), edges_from.tolist())
-        posts = {"counts": Trade(self.comm, drawn.indptr.diff().int(), *by_row, "topology", "sampled counts")}
-        posts["sources"] = Trade(self.comm, drawn.sources, *by_edge, "topology", "sampled sources")
+        posts = {"counts": AllToAllV(self.comm, drawn.indptr.diff().int(), *by_row, "topology", "sampled counts")}
+        posts["sources"] = AllToAllV(self.comm, drawn.sources, *by_edge, "topology", "sampled sources")
         for name, data in drawn.edge_data.items():
-            posts[name] = Trade(self.comm, data, *by_edge, "topology", f"sampled {name}")
+            posts[name] = AllToAllV(self.comm, data, *by_edge, "topology", f"sampled {name}")
         for name, fact in drawn.facts.items():
-            posts[name] = Trade(self.comm, fact, *by_row, "topology", name)
-        came = {name: post.finish() for name, post in posts.items()}
-        return Drawn(
+            posts[name] = AllToAllV(self.comm, fact, *by_row, "topology", name)
+        came = {name: post.wait() for name, post in posts.items()}
+        return SampledEdges(
             torch.cat([torch.zeros(1, dtype=torch.int64), came["counts"].cumsum(0)]),
             came["sources"],
             {name: came[name] for name in drawn.edge_data},
@@ -186,12 +214,12 @@ class Sampler:
 
 
 def ends_of(counts: Sequence[int]) -> Tensor:
-    """Where runs of so many begin and end that follow one another, int64 [n + 1]."""
+    """Where consecutive runs of these lengths begin and end, int64 [n + 1]."""
     return torch.tensor([0, *counts]).cumsum(0)
 
 
-def _in_order(drawn: Drawn, order: Tensor) -> Drawn:
-    """Rows that stand in the order `order` was made of, put back: row k of `drawn` becomes row order[k]."""
+def _in_order(drawn: SampledEdges, order: Tensor) -> SampledEdges:
+    """Undoes a permutation of the rows: row k of `drawn` becomes row order[k]."""
     back = torch.empty_like(order)
     back[order] = torch.arange(order.numel())
     counts = drawn.indptr.diff()[back]

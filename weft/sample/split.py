@@ -13,28 +13,30 @@ import torch
 from torch import Tensor
 
 from weft.comm import Communicator, Route, build_route, raw, start_exchange
-from weft.graph.graph import CSR
+from weft.graph.csr import CSR
 from weft.kernels import gather, memory
 from weft.kernels.sampling import forget, number_known, number_new
-from weft.partition import Shard
-from weft.sample.batch import Away, Batch, Entrance, picking_hop
-from weft.sample.edges import Standing
-from weft.sample.sampler import Drawing, Drawn, Sampler, ends_of
-from weft.sample.trade import Trade
+from weft.partitioning import Shard
+from weft.sample.all_to_all import all_to_all_v
+from weft.sample.batch import Batch, Boundary, RemoteSources, copying_hop
+from weft.sample.book import PartitionBook
+from weft.sample.sampled import SampledEdges
+from weft.sample.sampler import Drawing, Sampler, ends_of
+from weft.sample.source import Source
 
 
 @dataclass(frozen=True)
 class Sharing:
     """Which hops workers share, and what is exchanged in steps."""
 
-    first: int = 0  # hop from which on; those before are drawn by each worker for its own seeds alone
-    exchanged: int = 0  # hops of which rows are exchanged, counted from the seeds; those of later ones are fetched
-    scales: bool = False  # GCN's coefficients are wanted
+    first: int = 0  # the first shared hop; those before it are drawn by each worker for its own seeds alone
+    exchanged: int = 0  # hops from the seeds whose rows are exchanged in steps; rows of later hops are fetched ahead
+    scales: bool = False  # whether GCN's coefficients are needed
 
 
 @dataclass(frozen=True)
-class _Asking:
-    """Vertices of other workers that a minibatch wants, in the order of workers."""
+class _Requests:
+    """Vertices of other workers that a minibatch needs, in the order of workers."""
 
     rows: Tensor  # int32, their rows there
     counts: Tensor  # int64 [W]
@@ -43,10 +45,12 @@ class _Asking:
 class SharedSampler(Sampler):
     """Draws the minibatches that all workers train together; every worker takes part in every draw."""
 
+    shares = True
+
     def __init__(
-        self, shard: Shard, standing: Standing, comm: Communicator, drawing: Drawing, sharing: Sharing
+        self, source: Source, shard: Shard, book: PartitionBook, comm: Communicator, drawing: Drawing, sharing: Sharing
     ) -> None:
-        super().__init__(shard, standing, comm, drawing)
+        super().__init__(source, shard, book, comm, drawing)
         self._sharing = sharing
         self._halo_rows, self._halo_ends = shard.halo_rows.int(), ends_of(shard.halo_counts)
         self._known = torch.full((shard.num_nodes + shard.num_halo,), -1, dtype=torch.int32)
@@ -62,10 +66,10 @@ class SharedSampler(Sampler):
         first, last = self._sharing.first, len(self.drawing.fanouts) if hops is None else hops
         if first:
             super()._draw_hops(batches, epoch, first)
-            self._hand_over(batches)
+            self._begin_sharing(batches)
         else:
             for batch in batches:
-                batch.nodes = batch.nodes - self.standing.own.start
+                batch.nodes = batch.nodes - self.book.own.start
         for hop in range(first, last):
             fanout, bounds = self.drawing.fanouts[hop], ends_of([batch.nodes.numel() for batch in batches])
             rows = torch.cat([batch.nodes for batch in batches])
@@ -81,10 +85,12 @@ class SharedSampler(Sampler):
         for batch in batches:
             batch.ids = gather(self.neighbours.ids, batch.nodes)
             batch.scale = None if self._scale is None else gather(self._scale, batch.nodes)
-            batch.nodes = gather(self.neighbours.address, batch.nodes)
+            batch.nodes = gather(self.neighbours.positions, batch.nodes)
+        if self.drawing.counted >= len(self.drawing.fanouts):  # vertices of the last hop may be others'
+            self._count(batches, [batch.sizes[-2:] for batch in batches])
 
     def _number(self, batch: Batch, ends: Tensor) -> Tensor:
-        """Adds vertices that a minibatch does not have yet; returns each one's number in it, int32."""
+        """Adds the vertices `ends` to a minibatch, unless it has them already; returns their numbers in it, int32."""
         known = batch.nodes.numel()
         nodes = memory.empty((known + ends.numel() + 1,), torch.int32)
         nodes[:known] = batch.nodes
@@ -97,65 +103,67 @@ class SharedSampler(Sampler):
 
     # -- hops of which rows are exchanged ------------------------------------------------------------------------
 
-    def _share(self, batches: Sequence[Batch], parts: Sequence[Drawn], fanout: int) -> None:
-        """Adds a hop: owners are told which of their vertices others want, and have them from now on."""
-        first = len(self.standing.own)
+    def _share(self, batches: Sequence[Batch], parts: Sequence[SampledEdges], fanout: int) -> None:
+        """Adds a hop: owners are told which of their vertices others read, and add them to their part of the batch."""
+        first = len(self.book.own)
         halos = [self._in_halo(part.sources - first) for part in parts]
-        asking = [_Asking(self._halo_rows[slots], self._owned(slots)) for slots in halos]
-        for batch, part, slots, mine, asked in zip(batches, parts, halos, asking, self._ask(asking), strict=True):
+        requests = [_Requests(self._halo_rows[slots], self._owned(slots)) for slots in halos]
+        for batch, part, slots, mine, theirs in zip(
+            batches, parts, halos, requests, self._exchange(requests), strict=True
+        ):
             here = part.sources < first
             own = part.sources[here]
-            numbered = self._number(batch, torch.cat([own, *asked]))
+            numbered = self._number(batch, torch.cat([own, *theirs]))
             count = batch.sizes[-1]
             place = torch.searchsorted(slots, (part.sources[~here] - first).long())
             columns = torch.empty_like(part.sources)
             columns[here], columns[~here] = numbered[: own.numel()], place.int() + count
-            route = _route(numbered[own.numel() :], asked, mine.counts, count)
+            route = _route(numbered[own.numel() :], theirs, mine.counts, count)
             scale = None if self._scale is None else self._scale[slots + first]
-            away = Away(self.neighbours.ids[slots + first], scale, route)
+            remote = RemoteSources(self.neighbours.ids[slots + first], scale, route)
             csr = CSR(part.indptr, columns, count + slots.numel(), **part.edge_data)
-            batch.hops.append(self._hop(part, csr, fanout, away))
+            batch.hops.append(self._hop(part, csr, fanout, remote))
 
     def _in_halo(self, slots: Tensor) -> Tensor:
-        """Which slots of the halo are named, each once, ascending, int64; negative ones are not meant."""
+        """The distinct slots of the halo among `slots`, ascending, int64; negative numbers are left out."""
         self._marked[slots[slots >= 0].long()] = True
         found = self._marked.nonzero().squeeze(1)
         self._marked[found] = False
         return found
 
     def _owned(self, slots: Tensor) -> Tensor:
-        """How many of some slots of the halo belong to each worker, int64 [W]."""
+        """How many of these slots of the halo belong to each worker, int64 [W]; `slots` ascend."""
         return torch.searchsorted(slots, self._halo_ends).diff()
 
-    def _ask(self, asking: Sequence[_Asking]) -> list[list[Tensor]]:
-        """Own rows that each worker wants for each minibatch, int32 [K][W]."""
-        counts = torch.stack([mine.counts for mine in asking])
+    def _exchange(self, requests: Sequence[_Requests]) -> list[list[Tensor]]:
+        """Own rows that each worker needs for each minibatch, int32 [K][W]."""
+        counts = torch.stack([mine.counts for mine in requests])
         asked = self.comm.all_gather(counts, "control", "numbers of vertices")[:, :, self.comm.worker]  # [W, K]
-        pieces = [torch.split(mine.rows, mine.counts.tolist()) for mine in asking]
-        leaving = torch.cat([of_batch[worker] for worker in range(self.comm.num_workers) for of_batch in pieces])
+        pieces = [torch.split(mine.rows, mine.counts.tolist()) for mine in requests]
+        sent = torch.cat([of_batch[worker] for worker in range(self.comm.num_workers) for of_batch in pieces])
         sizes = counts.sum(0).tolist(), asked.sum(1).tolist()
-        came = Trade(self.comm, leaving, *sizes, "ids", "vertices whose rows are wanted").finish()
-        by_worker = torch.split(came, asked.flatten().tolist())
-        return [list(by_worker[number :: len(asking)]) for number in range(len(asking))]
+        received = all_to_all_v(self.comm, sent, *sizes, "ids", "vertices whose rows are wanted")
+        by_worker = torch.split(received, asked.flatten().tolist())
+        return [list(by_worker[number :: len(requests)]) for number in range(len(requests))]
 
     # -- where sharing begins ------------------------------------------------------------------------------------
 
-    def _hand_over(self, batches: Sequence[Batch]) -> None:
-        """From here on a minibatch has own vertices: those that anybody's part of it has. They are its rows."""
-        owners = [self.standing.owners(batch.nodes) for batch in batches]
+    def _begin_sharing(self, batches: Sequence[Batch]) -> None:
+        """Replaces the vertices of a minibatch by own ones: those that any worker's part of it has."""
+        owners = [self.book.owners(batch.nodes) for batch in batches]
         orders = [torch.argsort(owner, stable=True) for owner in owners]
-        asking = []
+        requests = []
         for batch, owner, order in zip(batches, owners, orders, strict=True):
             away = order[owner[order] != self.comm.worker]
             counts = torch.bincount(owner[away], minlength=self.comm.num_workers)
-            asking.append(_Asking((batch.nodes[away] - self.standing.starts[owner[away]]).int(), counts))
-        asked = self._ask(asking)
-        facts = self._told(asking, asked)
+            requests.append(_Requests((batch.nodes[away] - self.book.starts[owner[away]]).int(), counts))
+        asked = self._exchange(requests)
+        facts = self._facts_of(requests, asked)
         for batch, owner, order, mine, theirs, (ids, scale) in zip(
-            batches, owners, orders, asking, asked, facts, strict=True
+            batches, owners, orders, requests, asked, facts, strict=True
         ):
             here = owner == self.comm.worker
-            own = (batch.nodes[here] - self.standing.own.start).int()
+            own = (batch.nodes[here] - self.book.own.start).int()
             away = order[owner[order] != self.comm.worker]
             all_ids = _joined(here, self.neighbours.ids[own.long()], away, ids)
             scales = None
@@ -169,34 +177,36 @@ class SharedSampler(Sampler):
             columns[here] = numbered[: own.numel()]
             columns[away] = torch.arange(away.numel(), dtype=torch.int32) + batch.sizes[-1]
             route = _route(numbered[own.numel() :], theirs, mine.counts, batch.sizes[-1])
-            hop = picking_hop(columns, Away(ids, None, route), batch.sizes[-1])
-            batch.entrance = Entrance(hop, all_ids, scales)
+            hop = copying_hop(columns, RemoteSources(ids, None, route), batch.sizes[-1])
+            batch.boundary, batch.counted = Boundary(hop, all_ids, scales, batch.counted), None
 
-    def _told(self, asking: Sequence[_Asking], asked: Sequence[Sequence[Tensor]]) -> list[tuple[Tensor, Tensor | None]]:
-        """Global ids and scales of the vertices that this worker asked for, by minibatch."""
-        counts = torch.stack([mine.counts for mine in asking])
-        leaving = [torch.cat([of_batch[worker] for of_batch in asked]) for worker in range(self.comm.num_workers)]
-        rows = torch.cat(leaving).long()
-        sizes = [part.numel() for part in leaving], counts.sum(0).tolist()
+    def _facts_of(
+        self, requests: Sequence[_Requests], asked: Sequence[Sequence[Tensor]]
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """Global ids and scales of the vertices that this worker requested, by minibatch."""
+        counts = torch.stack([mine.counts for mine in requests])
+        sent = [torch.cat([of_batch[worker] for of_batch in asked]) for worker in range(self.comm.num_workers)]
+        rows = torch.cat(sent).long()
+        sizes = [part.numel() for part in sent], counts.sum(0).tolist()
         known = [self.neighbours.ids] if self._scale is None else [self.neighbours.ids, self._scale]
-        came = [Trade(self.comm, fact[rows], *sizes, "topology", "facts of vertices").finish() for fact in known]
+        received = [all_to_all_v(self.comm, fact[rows], *sizes, "topology", "facts of vertices") for fact in known]
         order = counts.t().flatten().tolist()
         by_batch = []
-        for number in range(len(asking)):
-            told = [torch.cat(torch.split(fact, order)[number :: len(asking)]) for fact in came]
-            by_batch.append((told[0], told[1] if len(told) > 1 else None))
+        for number in range(len(requests)):
+            facts = [torch.cat(torch.split(fact, order)[number :: len(requests)]) for fact in received]
+            by_batch.append((facts[0], facts[1] if len(facts) > 1 else None))
         return by_batch
 
 
 def _route(columns: Tensor, asked: Sequence[Tensor], counts: Tensor, num_in: int) -> Route:
-    """Of a minibatch: `columns` are the rows that others want here, `counts` how many come from each."""
+    """Of a minibatch: `columns` are own rows that others need, `counts` how many rows come from each worker."""
     ends = ends_of(counts.tolist()).tolist()
     sent = torch.split(columns.long(), [rows.numel() for rows in asked])
     return Route(tuple(sent), tuple(slice(low, high) for low, high in pairwise(ends)), num_in, ends[-1])
 
 
 def _joined(here: Tensor, own: Tensor, away: Tensor, others: Tensor) -> Tensor:
-    """Facts of vertices in one order: of own ones, and of those that are away."""
+    """Facts of vertices put into one order: `own` where `here` says so, `others` at the places `away`."""
     out = torch.empty(here.numel(), dtype=own.dtype)
     out[here], out[away] = own, others
     return out

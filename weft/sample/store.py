@@ -1,4 +1,4 @@
-"""Static rows of vertices, at rest with their owners: own ones read in place, others fetched, hot ones kept."""
+"""Constant rows of vertices, kept by their owners: own rows are read in place, others fetched, hot ones cached."""
 
 import math
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from weft.errors import UserError
 from weft.kernels import gather, memory
 from weft.kernels.quantise import pack, packed_bytes, packed_offsets, unpack
 from weft.kernels.sampling import find_slots, gather_places
-from weft.sample.edges import Standing
-from weft.sample.trade import Trade
+from weft.sample.all_to_all import AllToAllV, all_to_all_v
+from weft.sample.book import PartitionBook
 
 AtRest = Literal["float32", "bfloat16", "int8", "int4", "int2"]
 _ROUNDING = 0x72657374  # key of the rounding of rows at rest
@@ -23,7 +23,7 @@ _PIECE = 1 << 16  # rows that are packed at a time
 
 @dataclass(frozen=True)
 class Column:
-    """Something of every vertex: this worker's rows, as they lie and as they travel."""
+    """One row for every vertex: this worker's, as they lie at rest and as they travel."""
 
     rows: Tensor  # [N, ...]
     kind: str  # class of its bytes on the wire
@@ -47,34 +47,44 @@ class Counts:
         self.loaded += other.loaded
 
 
-@dataclass
+@dataclass(frozen=True)
+class BatchRows:
+    """The rows of one minibatch's vertices, in its order."""
+
+    store: "Store"
+    fetched: dict[str, Tensor]  # by column, of other workers' vertices, of several minibatches each once
+    places: Tensor  # int32, of each vertex: an own row, a hot row or a fetched one, numbered in this order
+
+    def column(self, name: str) -> Tensor:
+        """A column's rows, as they lie at rest."""
+        store = self.store
+        return gather_places(store.columns[name].rows, store.hot[name], self.fetched[name], self.places)
+
+
+@dataclass(frozen=True)
 class Fetched:
-    """The rows of several minibatches' vertices, each once; `places[m]` says where minibatch m's are."""
+    """The rows of several minibatches' vertices."""
 
     store: "Store"
     rows: dict[str, Tensor]
-    places: list[Tensor]
+    places: list[Tensor]  # by minibatch
     counts: Counts
 
-    def of(self, batch: int, name: str, count: int | None = None) -> Tensor:
-        """A column's rows for the first vertices of a minibatch, as they lie at rest."""
-        store = self.store
-        where = self.places[batch][:count]
-        own, hot = store.columns[name].rows, store.hot[name]
-        return gather_places(own, hot, self.rows[name], where)
+    def batch(self, number: int) -> BatchRows:
+        return BatchRows(self.store, self.rows, self.places[number])
 
 
 class Store:
-    """Columns of static rows over all workers."""
+    """Columns of constant rows over all workers."""
 
-    def __init__(self, comm: Communicator, standing: Standing, columns: dict[str, Column]) -> None:
-        self.comm, self.standing = comm, standing
+    def __init__(self, comm: Communicator, book: PartitionBook, columns: dict[str, Column]) -> None:
+        self._comm, self._book = comm, book
         self.columns = {name: Column(column.rows.contiguous(), column.kind) for name, column in columns.items()}
         self.num_hot = 0
         self.hot = {name: column.rows[:0] for name, column in self.columns.items()}
         # By vertex: the slot of another worker's row, negative where it has none; of own vertices, a stamp that says
         # in which fetch they were last wanted.
-        self._table = torch.full((standing.num_nodes,), -1, dtype=torch.int32)
+        self._table = torch.full((book.num_nodes,), -1, dtype=torch.int32)
         self._stamp = -1
 
     def row_bytes(self) -> int:
@@ -95,7 +105,7 @@ class Store:
         places, wanted, slots, own = [], [], self.num_hot, 0
         for nodes in batches:
             new = memory.empty((nodes.numel(),), torch.int32)
-            where, count, stamped = find_slots(self._table, nodes, self.standing.own, slots, self._stamp, new)
+            where, count, stamped = find_slots(self._table, nodes, self._book.own, slots, self._stamp, new)
             places.append(where)
             wanted.append(new[:count])
             slots += count
@@ -111,30 +121,30 @@ class Store:
         """How many of the hot rows are among those that are wanted."""
         if self.num_hot == 0:
             return 0
-        seen, first = torch.zeros(self.num_hot, dtype=torch.bool), len(self.standing.own)
+        seen, first = torch.zeros(self.num_hot, dtype=torch.bool), len(self._book.own)
         for where in places:
             seen[where[(where >= first) & (where < first + self.num_hot)].long() - first] = True
         return int(seen.sum())
 
     def _fetch(self, nodes: Tensor) -> tuple[dict[str, Tensor], int]:
         """Columns of other workers' vertices; and how many own ones others wanted that were not wanted here."""
-        if self.comm.num_workers == 1:
+        if self._comm.num_workers == 1:
             return {name: column.rows[:0] for name, column in self.columns.items()}, 0
-        owners = self.standing.owners(nodes)
+        owners = self._book.owners(nodes)
         order = torch.argsort(owners, stable=True)
-        counts = torch.bincount(owners, minlength=self.comm.num_workers)
-        asked = self.comm.all_gather(counts, "control", "numbers of rows")[:, self.comm.worker]
+        counts = torch.bincount(owners, minlength=self._comm.num_workers)
+        asked = self._comm.all_gather(counts, "control", "numbers of rows")[:, self._comm.worker]
         mine, theirs = counts.tolist(), asked.tolist()
-        wanted = Trade(self.comm, nodes[order], mine, theirs, "ids", "vertices whose rows are wanted").finish()
-        _, _, served = find_slots(self._table, wanted, self.standing.own, 0, self._stamp, torch.empty_like(wanted))
-        index = (wanted - self.standing.own.start).long()
+        wanted = all_to_all_v(self._comm, nodes[order], mine, theirs, "ids", "vertices whose rows are wanted")
+        _, _, served = find_slots(self._table, wanted, self._book.own, 0, self._stamp, torch.empty_like(wanted))
+        index = (wanted - self._book.own.start).long()
         posts = {
-            name: Trade(self.comm, gather(column.rows, index), theirs, mine, column.kind, f"rows of {name}")
+            name: AllToAllV(self._comm, gather(column.rows, index), theirs, mine, column.kind, f"rows of {name}")
             for name, column in self.columns.items()
         }
         back = torch.empty_like(order)
         back[order] = torch.arange(order.numel())
-        return {name: gather(post.finish(), back) for name, post in posts.items()}, served
+        return {name: gather(post.wait(), back) for name, post in posts.items()}, served
 
 
 @dataclass(frozen=True)
