@@ -1,39 +1,55 @@
-"""Layers, and the stack that makes a model of them."""
+"""Layers, and the stack that makes a model of them.
 
+`weft.layers.pyg` needs PyG and is imported when it is asked for.
+"""
+
+import importlib
+from typing import Any
+
+from weft.layers.config import ModelConfig, check_model, reducer_traits
 from weft.layers.gat import GAT, GATv2
 from weft.layers.gcn import GCN
 from weft.layers.gin import GIN
-from weft.layers.layer import Layer
+from weft.layers.layer import NATIVE, Layer
 from weft.layers.norm import BatchNorm, LayerNorm
+from weft.layers.registry import Place, register_layer
 from weft.layers.rgcn import RGCN
 from weft.layers.sage import SAGE
 from weft.layers.separable import Separable
-from weft.layers.stack import (
-    ModelConfig,
-    Stack,
-    add_embedding,
-    build_model,
-    check_model,
-    replicated_parameters,
-)
+from weft.layers.stack import GIVEN, Given, Stack, add_embedding, build_model, replicated_parameters
+from weft.layers.traits import LayerTraits, traits_of
 from weft.layers.transformer import Transformer
 
 __all__ = [
     "GAT",
     "GCN",
     "GIN",
+    "GIVEN",
+    "NATIVE",
     "RGCN",
     "SAGE",
     "BatchNorm",
     "GATv2",
+    "Given",
     "Layer",
     "LayerNorm",
+    "LayerTraits",
     "ModelConfig",
+    "Place",
     "Separable",
     "Stack",
     "Transformer",
     "add_embedding",
     "build_model",
     "check_model",
+    "reducer_traits",
+    "register_layer",
     "replicated_parameters",
+    "traits_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "pyg":
+        return importlib.import_module("weft.layers.pyg")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,29 +1,41 @@
 """GCN (Kipf & Welling 2017): D^-1/2 (A + I) D^-1/2 X W + b."""
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from weft.aggregate import GraphView
-from weft.aggregate.late import alone
-from weft.aggregate.topology import Reduce, Weight
-from weft.layers.layer import Layer, weight_first
-from weft.layers.linear import bias, linear, weight
+from weft.layers.initial import glorot, zeros
+from weft.layers.layer import NATIVE, Layer, weight_first
+from weft.layers.linear import linear
+from weft.layers.registry import register_layer
+from weft.layers.separation import BeforeGather, Gathering, OpBuilder
 
 
 class GCN(Layer):
-    late_output = late_input = True
-    adds_loops = wants_degrees = True
-    reads_input = False
+    traits = replace(
+        NATIVE, adds_loops=True, wants_degrees=True, reads_input=False, input_aggregate=("sum", "symmetric")
+    )
 
     def __init__(self, num_in: int, num_out: int, use_bias: bool = True) -> None:
         super().__init__()
         self.num_in, self.num_out = num_in, num_out
-        self.weight = weight(num_out, num_in)
-        self.bias = bias(num_out, use_bias)
-
-    def input_aggregate(self) -> tuple[Reduce, Weight]:
-        return "sum", "symmetric"
+        self.weight = glorot(num_out, num_in)
+        self.bias = zeros(num_out, use_bias)
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         if weight_first(graph, x, self.num_in, self.num_out):
-            return graph.aggregate(alone(linear(x, self.weight, only=True)), "sum", "symmetric")
+            return graph.aggregate(linear(x, self.weight), "sum", "symmetric")
         return linear(graph.aggregate(x, "sum", "symmetric"), self.weight)
+
+    def before_gather(self, ops: OpBuilder, x: str) -> BeforeGather:
+        sent = ops.add("linear", x, weights=["weight"]) if self.num_out <= self.num_in else x
+        return BeforeGather(sent, Gathering("sum", "symmetric", min(self.num_in, self.num_out)))
+
+    def after_gather(self, ops: OpBuilder, gathered: str, x: str, of_input: bool) -> str:
+        if of_input or self.num_out > self.num_in:
+            return ops.add("linear", gathered, weights=["weight"])
+        return gathered
+
+
+register_layer("gcn", lambda config, place: GCN(place.num_in, place.num_out))

@@ -1,10 +1,15 @@
 """What layers with attention share: heads side by side or averaged."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from weft.layers.layer import Layer
-from weft.layers.linear import bias
+from weft.layers.registry import Place
+
+if TYPE_CHECKING:
+    from weft.layers.config import ModelConfig
 
 
 class MultiHead(Layer):
@@ -23,10 +28,9 @@ class MultiHead(Layer):
         self.heads, self.width, self.concat, self.dropout = heads, num_head_out, concat, dropout
         self.num_out = heads * num_head_out if concat else num_head_out
         self.make_parameters(num_in, use_bias)
-        self.bias = bias(self.num_out, use_bias)
 
     def make_parameters(self, num_in: int, use_bias: bool) -> None:
-        """All parameters but the bias of the output."""
+        """All parameters, the bias of the output too."""
         raise TypeError(f"{type(self).__name__} does not say which parameters it has")
 
     def merge(self, out: Tensor) -> Tensor:
@@ -38,3 +42,8 @@ class MultiHead(Layer):
 def wide(rows: Tensor) -> Tensor:
     """Softmax wants more than bf16 holds."""
     return rows.float() if rows.dtype == torch.bfloat16 else rows
+
+
+def heads_at(config: "ModelConfig", place: Place) -> int:
+    """How many heads a model's layer has."""
+    return config.output_heads if place.last else config.heads

@@ -1,38 +1,31 @@
-"""What a layer is. A user's own needs only `forward(graph, x)`; ours keep their bias apart so that it can be fused."""
+"""What a layer of ours is. A user's own needs only `forward(graph, x)`."""
 
 from torch import Tensor, nn
 
 from weft.aggregate import GraphView
-from weft.aggregate.topology import Reduce, Weight
+from weft.layers.traits import LayerTraits
 
 EDGE_COST = 16  # of reading a number for an aggregate, in multiplications of a product
 
+NATIVE = LayerTraits(any_level=True, restrictable=True, output_is_free=True, fuses_bias=True)
+
 
 class Layer(nn.Module):
-    """A native layer: `combine` does the work up to the bias, which the stack adds together with the activation."""
+    """A layer whose bias can be fused: `combine` does the work up to it.
+
+    A class that defines `combine` declares `traits` with it, of which `NATIVE` are those that ours have in common.
+    """
 
     bias: nn.Parameter | None
     num_out: int
-    output_is_free = True  # whether the output of `combine` may be written to: nothing keeps it for backward
-    late_output = False  # whether `combine` ends with an aggregation, or a product of one, and hands out a late tensor
-    adds_loops = False  # whether every vertex gets an edge from itself
-    reads_input = True  # whether the input is read otherwise than through `input_aggregate`
-    wants_degrees = False  # whether coefficients depend on the degrees of sources
-    late_input = False  # whether the first thing that `combine` does with x is a product or an aggregation
-
-    def input_aggregate(self) -> tuple[Reduce, Weight] | None:
-        """The one aggregate of its input that the layer reads, if that has no parameters: of constant rows a constant.
-
-        None: there is none such (attention), so that it cannot be kept.
-        """
-        return None
 
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} does not say how it combines rows")
 
-    def forward(self, graph: GraphView, x: Tensor) -> Tensor:
+    def forward(self, graph: GraphView, x: Tensor, add_bias: bool = True) -> Tensor:
+        """The layer's output; with `add_bias=False`, its caller adds `bias`, together with an activation."""
         out = self.combine(graph, x)
-        return out if self.bias is None else out + self.bias.to(out.dtype)
+        return out + self.bias.to(out.dtype) if add_bias and self.bias is not None else out
 
 
 def weight_first(graph: GraphView, x: Tensor, num_in: int, num_out: int) -> bool:
@@ -45,7 +38,7 @@ def weight_first(graph: GraphView, x: Tensor, num_in: int, num_out: int) -> bool
     if graph.is_constant(x):
         return False
     if graph.exchanges:
-        return num_out < num_in or (num_out == num_in and not graph.topology.narrows)
+        return num_out < num_in or (num_out == num_in and not graph.of_minibatch)
     if graph.num_out == graph.num_rows:
         return num_out <= num_in
     product, edges = num_in * num_out, EDGE_COST * graph.num_edges

@@ -1,134 +1,134 @@
 """Dense products shared by the layers: zeros that relu and dropout leave are skipped, sums happen inside products."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.aggregate import GraphView
-from weft.aggregate.late import Late, done_early, late, maker_of, mark, rows_in_turn, was_early
+from weft.aggregate.async_rows import AsyncRows, Completion, RowSum, asynchronous, by_rows, complete, split
 from weft.kernels import memory
 from weft.kernels.products import product, reduce_product
 
 
-def weight(num_out: int, num_in: int) -> nn.Parameter:
-    """A Glorot-uniform matrix [out, in], as the originals of these layers use it."""
-    bound = math.sqrt(6.0 / (num_in + num_out))
-    return nn.Parameter(torch.empty(num_out, num_in).uniform_(-bound, bound))
+def linear(x: Tensor, matrix: Tensor, into: Tensor | None = None) -> Tensor:
+    """x [N, in] @ matrix [out, in]^T in the precision of x.
 
-
-def bias(width: int, wanted: bool = True) -> nn.Parameter | None:
-    return nn.Parameter(torch.zeros(width)) if wanted else None
-
-
-def linear(x: Tensor, matrix: Tensor, into: Tensor | None = None, only: bool = False) -> Tensor:
-    """x [N, in] @ matrix [out, in]^T in the precision of x; with `into`, which nobody else reads, added there in place.
-
-    `only`: nothing else in the layer reads x.
+    With `into` the product is added there. Its memory becomes the result's: use what is returned, not `into`.
     """
-    coming = late(x)
-    makers = (maker_of(x) if only else None, None if into is None else into.grad_fn)
-    out: Tensor = _Linear.apply(x, matrix.to(x.dtype), into, coming, makers)  # type: ignore[no-untyped-call]
-    return mark(out, coming)
+    out: Tensor = _Linear.apply(x, matrix.to(x.dtype), into)  # type: ignore[no-untyped-call]
+    return out
 
 
-def linear_many(x: Tensor, *matrices: Tensor, only: bool = False) -> tuple[Tensor, ...]:
-    """Several products of the same rows; backward sums the gradients of x inside the products."""
-    coming, cast = late(x), [matrix.to(x.dtype) for matrix in matrices]
-    maker = maker_of(x) if only else None
-    products: tuple[Tensor, ...] = _LinearMany.apply(x, coming, maker, *cast)  # type: ignore[no-untyped-call]
-    return tuple(mark(rows, coming) for rows in products)
+def linear_many(x: Tensor, *matrices: Tensor, growing: bool = False) -> tuple[Tensor, ...]:
+    """Several products of the same rows; backward sums the gradients of x inside the products.
+
+    `growing`: the products are asynchronous tensors in any case, so that an aggregation that adds to one in place may
+    return before all of its rows have arrived.
+    """
+    cast = [matrix.to(x.dtype) for matrix in matrices]
+    products: tuple[Tensor, ...] = _LinearMany.apply(x, growing, *cast)  # type: ignore[no-untyped-call]
+    return products
 
 
 def linear_sides(
-    graph: GraphView, x: Tensor, own: Sequence[Tensor], everywhere: Sequence[Tensor], only: bool = False
+    graph: GraphView, x: Tensor, own: Sequence[Tensor], everywhere: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
     """Products of the rows that come out of a layer with the first matrices, of all rows with the others."""
     if graph.num_out == graph.num_rows:
-        return linear_many(x, *own, *everywhere, only=only)
+        return linear_many(x, *own, *everywhere, growing=graph.driver.overlaps)
     return linear_many(graph.own(x), *own) + linear_many(x, *everywhere)
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, matrix: Tensor, into: Tensor | None, coming: Late | None, makers: tuple[Any, Any]
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, into: Tensor | None) -> Tensor:
+        x, completion = split(x)
         ctx.save_for_backward(x, matrix)
-        ctx.early, ctx.sums = _Linear.early, _Sums()
-        ctx.maker, beside = makers
-        # What is added to gets the same gradient: if it is a product too, nothing is written there.
-        ctx.beside = beside if getattr(beside, "early", None) is _Linear.early else None
+        ctx.completion = completion
         if into is None:
-            return _product(x, matrix.t(), coming)
-        ctx.mark_dirty(into)
-        return _product(x, matrix.t(), coming, into)
-
-    @staticmethod
-    def early(ctx: Any, grad: Tensor, rows: slice) -> None:
-        x, matrix = ctx.saved_tensors
-        wants_x, wants_matrix, *_ = ctx.needs_input_grad
-        ctx.sums.add(grad, rows, x, matrix, wants_x, wants_matrix)
-        done_early(ctx.maker, ctx.sums.d_x, rows)
-        done_early(ctx.beside, grad, rows)
+            return _product(x, matrix, completion)
+        if completion is None:
+            ctx.mark_dirty(into)
+            product(x, matrix.t(), out=complete(into), accumulate=True)
+            return into
+        # What is written later cannot be written to `into` itself, which would not wait for it.
+        torch.autograd.graph.increment_version(into)
+        return _product(x, matrix, completion, complete(into).detach())
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grad = grad.contiguous()
-        if not was_early(ctx, grad):
-            for rows in rows_in_turn(grad):
-                _Linear.early(ctx, grad, rows)
-        sums, ctx.sums = ctx.sums, _Sums()
-        return sums.d_x, sums.d_matrix, grad if ctx.needs_input_grad[2] else None, None, None
+        x, matrix = ctx.saved_tensors
+        if ctx.completion is not None:
+            ctx.completion.wait()
+        wants_x, wants_matrix, wants_into = ctx.needs_input_grad
+        rows, completion = split(grad)
+        back = _Gradients(completion, x, wants_x)
+        d_matrix = back.add(rows.contiguous(), completion, matrix, wants_matrix)
+        return back.d_x(), d_matrix, grad if wants_into else None
 
 
 class _LinearMany(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, coming: Late | None, maker: Any, *matrices: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, growing: bool, *matrices: Tensor) -> tuple[Tensor, ...]:
+        x, completion = split(x)
         ctx.save_for_backward(x, *matrices)
-        ctx.maker = maker
-        return tuple(_product(x, matrix.t(), coming) for matrix in matrices)
+        ctx.completion = completion
+        products = tuple(_product(x, matrix, completion) for matrix in matrices)
+        return tuple(AsyncRows(rows, Completion()) for rows in products) if growing and not completion else products
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, *matrices = ctx.saved_tensors
-        wants_x, d_x = ctx.needs_input_grad[0], None
-        d_matrices: list[Tensor | None] = []
+        if ctx.completion is not None:
+            ctx.completion.wait()
+        _, last = split(grads[-1])
+        back = _Gradients(last, x, ctx.needs_input_grad[0])
+        d_matrices = []
         for grad, matrix in zip(grads, matrices, strict=True):
-            sums, grad = _Sums(d_x), grad.contiguous()
-            for rows in rows_in_turn(grad):
-                sums.add(grad, rows, x, matrix, wants_x, True)
-                if len(d_matrices) + 1 == len(matrices):
-                    done_early(ctx.maker, sums.d_x, rows)
-            d_x = sums.d_x
-            d_matrices.append(sums.d_matrix)
-        return d_x, None, None, *d_matrices
+            rows, completion = split(grad)
+            d_matrices.append(back.add(rows.contiguous(), completion, matrix, True))
+            if completion is not None and completion is not last:
+                completion.wait()
+        return back.d_x(), None, *d_matrices
 
 
-class _Sums:
-    """Gradients of a product, as its rows are walked."""
+class _Gradients:
+    """Gradients of products of the same rows, of one matrix after another."""
 
-    def __init__(self, d_x: Tensor | None = None) -> None:
-        """Where `d_x` is given, it is added to."""
-        self.d_x, self._accumulate = d_x, d_x is not None
-        self.d_matrix: Tensor | None = None
+    def __init__(self, completion: Completion | None, x: Tensor, wants_x: bool) -> None:
+        """`completion`: of the last product's gradient, after which nothing more is added."""
+        self._completion, self._x = completion, x
+        self._d_x = memory.empty_like(x) if wants_x else None
+        self._accumulate = False
 
-    def add(self, grad: Tensor, rows: slice, x: Tensor, matrix: Tensor, wants_x: bool, wants_matrix: bool) -> None:
-        if wants_x:
-            if self.d_x is None:
-                self.d_x = memory.empty_like(x)
-            product(grad[rows], matrix, out=self.d_x[rows], accumulate=self._accumulate)
-        if wants_matrix:
-            share = reduce_product(grad[rows], x[rows])
-            self.d_matrix = share if self.d_matrix is None else self.d_matrix.add_(share)
+    def d_x(self) -> Tensor | None:
+        return None if self._d_x is None else asynchronous(self._d_x, self._completion)
+
+    def add(self, grad: Tensor, completion: Completion | None, matrix: Tensor, wants_matrix: bool) -> Tensor | None:
+        """Adds a product's share to the gradient of x; returns the matrix' gradient, if that is wanted."""
+        x, d_x, accumulate = self._x, self._d_x, self._accumulate
+        d_matrix = RowSum(None if completion is None else matrix.new_zeros(matrix.shape))
+
+        def differentiate(rows: slice) -> None:
+            if d_x is not None:
+                product(grad[rows], matrix, out=d_x[rows], accumulate=accumulate)
+            if wants_matrix:
+                d_matrix.add(reduce_product(grad[rows], x[rows]))
+
+        by_rows(completion, x.shape[0], differentiate)
+        self._accumulate = True
+        if not wants_matrix or d_matrix.total is None:
+            return None
+        return asynchronous(d_matrix.total, completion)
 
 
-def _product(x: Tensor, matrix: Tensor, coming: Late | None, into: Tensor | None = None) -> Tensor:
-    """x @ matrix, added to `into` where that is given; of a late x, the rows that are there, and the others later."""
-    if coming is None:
-        return product(x, matrix, out=into, accumulate=into is not None)
+def _product(x: Tensor, matrix: Tensor, completion: Completion | None, into: Tensor | None = None) -> Tensor:
+    """x @ matrix^T, added to `into` where that is given; where rows of x are pending, theirs follow."""
+    matrix, accumulate = matrix.t(), into is not None
+    if completion is None:
+        return product(x, matrix, out=into, accumulate=accumulate)
     out = memory.empty((x.shape[0], matrix.shape[1]), x.dtype, x.device) if into is None else into
-    coming.work(lambda rows: product(x[rows], matrix, out=out.data[rows], accumulate=into is not None))
-    return out
+    completion.do(lambda rows: product(x[rows], matrix, out=out.data[rows], accumulate=accumulate))
+    return AsyncRows(out, completion)

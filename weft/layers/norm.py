@@ -1,4 +1,4 @@
-"""Normalisation over the vertices of the whole graph, whichever worker owns them."""
+"""Normalisation over the vertices of the whole graph, or of a minibatch, whichever workers compute them."""
 
 from typing import Any
 
@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from weft.aggregate import GraphView
+from weft.layers.separation import OpBuilder
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation with the statistics of all workers' rows: mean first, then centred squares."""
+    """Batch normalisation with the statistics of all vertices, each once: mean first, then centred squares."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -27,10 +28,11 @@ class BatchNorm(nn.Module):
         if not self.training:
             mean, variance, count = self.running_mean.to(x.dtype), self.running_var.to(x.dtype), 0
         else:
-            count = graph.total_rows(x.shape[0])
-            mean = _total(x.sum(0), graph) / count
-            variance = _total(((x - mean) ** 2).sum(0), graph) / count
-            if not graph.replaying:
+            rows = _counted(x, graph)
+            count = _total_rows(rows.shape[0], graph)
+            mean = _total(rows.sum(0), graph) / max(count, 1)
+            variance = _total(((rows - mean) ** 2).sum(0), graph) / max(count, 1)
+            if count and not graph.driver.replaying:
                 self._remember(mean.detach(), variance.detach(), count)
         out = (x - mean) * (variance + self.eps).rsqrt() * self.gain + self.shift
         return out.to(dtype)
@@ -49,6 +51,30 @@ class LayerNorm(nn.LayerNorm):
         weight, shift = self.weight.to(x.dtype), self.bias.to(x.dtype)
         return nn.functional.layer_norm(x, self.normalized_shape, weight, shift, self.eps)
 
+    def vertex_ops(self, ops: OpBuilder, x: str) -> str:
+        return ops.add("layer_norm", x, weights=["weight", "bias"], settings={"eps": self.eps})
+
+
+def _counted(x: Tensor, graph: GraphView) -> Tensor:
+    """The rows of x that count in statistics of all workers' rows: each vertex counts on one worker."""
+    which = graph.driver.topology.counted
+    if which is None:
+        return x
+    assert x.shape[0] <= which.numel(), "it is not known where these rows count"
+    return x[which[: x.shape[0]]]
+
+
+def _total_rows(rows: int, graph: GraphView) -> int:
+    """How many rows a layer has on all workers together, where it has so many here."""
+    if not graph.of_minibatch:
+        return graph.shard.num_global_nodes
+    count = torch.tensor([rows])
+
+    def total() -> int:
+        return int(graph.comm.all_reduce(count, "control", "rows of all workers"))
+
+    return int(graph.driver.once(total))
+
 
 def _total(x: Tensor, graph: GraphView) -> Tensor:
     """The sum of x over all workers, differentiable: each worker's gradient is the sum of all workers' gradients."""
@@ -66,8 +92,8 @@ class _AllReduce(torch.autograd.Function):
         def reduce() -> Tensor:
             return graph.comm.all_reduce(x.clone(), "hidden_forward", "batch statistics")
 
-        total: Tensor = graph.once(reduce)
-        return total.clone() if graph.replaying else total
+        total: Tensor = graph.driver.once(reduce)
+        return total.clone() if graph.driver.replaying else total
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:

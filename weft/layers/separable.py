@@ -5,6 +5,8 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from weft.aggregate import EdgeRows, GraphView
+from weft.layers.separation import BeforeGather, Gathering, OpBuilder, edge_programs
+from weft_function.program import Op
 
 
 class Separable(nn.Module):
@@ -56,6 +58,22 @@ class Separable(nn.Module):
 
             gathered = graph.message(message, sent, "softmax")
         return self.after(gathered, graph.own(x), *self._named(self.after_weights))
+
+    def before_gather(self, ops: OpBuilder, x: str) -> BeforeGather:
+        sent = ops.add("call", x, weights=self.before_weights, call=self._reference("before"))
+        if not self.has_edges():
+            return BeforeGather(sent, Gathering(self.reduce, None, self.num_sent), keeps_input=True)
+        weights = tuple(ops.weight_name(name) for name in self.edge_weights)
+        logits = Op("call", ("source", "target"), "logits", weights, call=self._reference("edge"))
+        gathering = Gathering("attend_plain", None, self.num_sent, self.heads, 0, *edge_programs([logits]))
+        return BeforeGather(sent, gathering, keeps_input=True)
+
+    def after_gather(self, ops: OpBuilder, gathered: str, x: str, of_input: bool) -> str:
+        return ops.add("call", gathered, x, weights=self.after_weights, call=self._reference("after"))
+
+    def _reference(self, function: str) -> str:
+        """The name under which workers elsewhere import one of the functions."""
+        return f"{type(self).__module__}:{type(self).__qualname__}.{function}"
 
     def _named(self, names: tuple[str, ...]) -> list[Tensor]:
         return [self.get_parameter(name) for name in names]

@@ -1,57 +1,28 @@
 """A model: layers one after another with normalisation, activation, dropout and skips between them."""
 
-import importlib
+import copy
 import itertools
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, cast
+from typing import Any, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from weft.aggregate import GraphView, hash_key, hash_uniform, rematerialised
-from weft.aggregate.late import hand_over, settle
-from weft.errors import UserError, unknown
+from weft.aggregate import GraphView, rematerialised
+from weft.errors import UserError
 from weft.kernels import memory
-from weft.layers.gat import GAT, GATv2
-from weft.layers.gcn import GCN
-from weft.layers.gin import GIN
-from weft.layers.layer import Layer
-from weft.layers.linear import linear, weight
+from weft.kernels.hash import hash_key, hash_uniform
+from weft.layers.config import ModelConfig, check_options
+from weft.layers.initial import by_fan_in
+from weft.layers.linear import linear
 from weft.layers.norm import BatchNorm, LayerNorm
-from weft.layers.rgcn import RGCN
-from weft.layers.sage import SAGE
-from weft.layers.transformer import Transformer
+from weft.layers.registry import LayerKind, Place, layer_kind, layer_names
+from weft.layers.traits import traits_of
+from weft_function.own import current_folder_last, import_own
 
-NAMES = ("gcn", "sage", "gat", "gatv2", "transformer", "gin", "rgcn")
-ATTENTION = ("gat", "gatv2", "transformer")
-Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
-
-
-class ModelConfig(BaseModel):
-    """What the model looks like."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(
-        "gcn", description="gcn, sage, gat, gatv2, transformer, gin, rgcn, or your own as package.module:callable"
-    )
-    layers: int = Field(2, ge=1, description="how many layers")
-    hidden: int = Field(64, ge=1, description="width between layers; with attention, of each head")
-    heads: int = Field(8, ge=1, description="attention heads (gat, gatv2, transformer)")
-    output_heads: int = Field(1, ge=1, description="attention heads of the last layer, averaged")
-    reduce: Literal["mean", "max", "sum"] = Field("mean", description="how sage folds its neighbours")
-    bases: int = Field(0, ge=0, description="matrices that the relations share; 0: one per relation (rgcn)")
-    activation: Literal["relu", "elu"] = Field("relu", description="between layers")
-    norm: Literal["none", "layer", "batch"] = Field("none", description="normalisation between layers")
-    residual: bool = Field(False, description="add a linear skip around every layer")
-    dropout: Rate = Field(0.5, description="of the rows between layers")
-    input_dropout: Rate = Field(0.0, description="of the input features; turns the aggregated-input cache off")
-    attention_dropout: Rate = Field(0.0, description="of the attention coefficients (gat, gatv2, transformer)")
-    negative_slope: float = Field(0.2, ge=0.0, description="of the attention logits (gat, gatv2)")
-    row_normalise: bool = Field(False, description="divide each vertex's features by their sum (bags of words)")
-    embedding: int = Field(64, ge=1, description="width of learned rows where vertices have no features")
+GIVEN = "given"  # stands for a module in the name of a model that was given as an object
+Given = nn.Module | Callable[..., nn.Module]  # a model, or what builds it: (num_in, num_out, config) -> model
 
 
 class Stack(nn.Module):
@@ -74,7 +45,7 @@ class Stack(nn.Module):
             self.norms.extend(kind(width) for width in between)
         if self.config.residual:
             assert widths is not None
-            self.skips.extend(weight(out, into) for into, out in itertools.pairwise(widths))
+            self.skips.extend(by_fan_in(out, into) for into, out in itertools.pairwise(widths))
 
     def forward(self, graph: GraphView, x: Tensor) -> Tensor:
         remakes = self.rematerialise and self.training and torch.is_grad_enabled()
@@ -82,54 +53,48 @@ class Stack(nn.Module):
             level = graph.level(depth)
             x = level.enter(x)
             x = self._rematerialised(level, x, depth) if remakes else self._segment(level, x, depth)
-        last = self.layers[-1]
-        return x + last.bias.to(x.dtype) if isinstance(last, Layer) and last.bias is not None else x
+        bias = _pending_bias(self.layers[-1])
+        return x if bias is None else x + bias.to(x.dtype)
 
     def _rematerialised(self, graph: GraphView, x: Tensor, depth: int) -> Tensor:
         parameters = [*self.layers[depth].parameters()]
         parameters += [*self.skips[depth : depth + 1]]
         if depth > 0:
-            before = self.layers[depth - 1]
-            parameters += [before.bias] if isinstance(before, Layer) and before.bias is not None else []
+            bias = _pending_bias(self.layers[depth - 1])
+            parameters += [] if bias is None else [bias]
             parameters += [*self.norms[depth - 1].parameters()] if self.norms else []
-        return rematerialised(graph, lambda rows: self._segment(graph, rows, depth, keeps_input=True), x, parameters)
+        return rematerialised(
+            graph.driver, lambda rows: self._segment(graph, rows, depth, keeps_input=True), x, parameters
+        )
 
     def _segment(self, graph: GraphView, x: Tensor, depth: int, keeps_input: bool = False) -> Tensor:
         """What stands between two layers, and then a layer up to its bias: one sum or product ends each segment."""
         x = self._between(graph, x, depth, keeps_input) if depth else graph.dropout(x, self.config.input_dropout)
         layer = self.layers[depth]
-        if isinstance(layer, Layer):
-            if depth and not self.config.residual:
-                hand_over(x)
-            with graph.late_results(self._knows_late(depth)):
-                out = layer.combine(graph, x)
-        else:
-            view = graph if getattr(layer, "any_level", False) else graph.squared()
-            out = layer(view, x)[: graph.num_out]
+        traits = traits_of(layer)
+        view = graph if traits.any_level else graph.squared()
+        out = graph.own(layer(view, x, add_bias=False) if traits.fuses_bias else layer(view, x))
         return out + linear(graph.own(x), self.skips[depth]) if self.config.residual else out
-
-    def _knows_late(self, depth: int) -> bool:
-        """Whether all that touches a layer's output, up to the next product, knows that some rows may come late."""
-        if self.config.norm != "none" or self.config.residual or depth + 1 == len(self.layers):
-            return False
-        layer, following = self.layers[depth], self.layers[depth + 1]
-        return isinstance(layer, Layer) and layer.late_output and isinstance(following, Layer) and following.late_input
 
     def _between(self, graph: GraphView, x: Tensor, depth: int, keeps_input: bool) -> Tensor:
         """Bias, normalisation, activation and dropout after the layer before; in one pass where nothing intervenes."""
         before, p, relu = self.layers[depth - 1], self.config.dropout, self.config.activation == "relu"
-        bias = before.bias if isinstance(before, Layer) else None
+        bias = _pending_bias(before)
         if self.config.norm == "none":
             if not relu:
                 return graph.elu_dropout(x, bias, p)
-            free = self.config.residual or (isinstance(before, Layer) and before.output_is_free)
+            free = self.config.residual or (traits_of(before).output_is_free and not before._forward_hooks)
             if not free or keeps_input:
-                settle(x)
                 x = _copy(x)
             return graph.relu_dropout_(x, bias, p)
         x = self.norms[depth - 1](graph, x if bias is None else x + bias.to(x.dtype))
         x = torch.relu(x) if relu else nn.functional.elu(x)
         return graph.dropout(x, p)
+
+
+def _pending_bias(layer: nn.Module) -> nn.Parameter | None:
+    """The bias that a layer has left to whoever comes next."""
+    return cast(nn.Parameter | None, layer.bias) if traits_of(layer).fuses_bias else None
 
 
 def _copy(x: Tensor) -> Tensor:
@@ -148,57 +113,61 @@ class _Copy(torch.autograd.Function):
         return grad
 
 
-def build_model(config: ModelConfig, num_in: int, num_out: int, num_relations: int = 0) -> nn.Module:
+def build_model(
+    config: ModelConfig, num_in: int, num_out: int, num_relations: int = 0, given: Given | None = None
+) -> nn.Module:
     """The model of a config, between `num_in` features and `num_out` outputs, on a graph of `num_relations`.
 
-    A user's own is `package.module:callable`, called as callable(num_in, num_out, config); what it returns is called
-    as model(graph, x).
+    A user's own is `package.module:name`: a function that is called as name(num_in, num_out, config) and returns what
+    is called as model(graph, x), or the name of a layer that the module registers. `given` is such a function, or the
+    model itself, where it was given as an object; the config then names it `given:NAME`.
     """
-    if ":" in config.name:
-        model = _import_callable(config.name)(num_in, num_out, config)
+    if isinstance(given, nn.Module):
+        return copy.deepcopy(given)
+    kind = _named(config.name) if given is None else given
+    if not isinstance(kind, LayerKind):
+        with current_folder_last():  # which modules that the function imports may lie in
+            model = kind(num_in, num_out, config)
         if not isinstance(model, nn.Module):
             raise UserError(f"model {config.name} returned a {type(model).__name__}, not a torch.nn.Module")
         return model
-    if config.name == "rgcn" and num_relations == 0:
-        raise UserError(
-            "model rgcn learns from edges of several relations, but this graph has one kind of edges: ingest it with "
-            "--relation-column, or use another model"
-        )
+    check_options(config, kind)
     layers: list[nn.Module] = []
     widths = [num_in]
     for depth in range(config.layers):
         last = depth == config.layers - 1
-        layer = _build_layer(config, widths[-1], num_out if last else config.hidden, last, num_relations)
+        layer = kind.build(config, Place(widths[-1], num_out if last else config.hidden, last, num_relations))
         layers.append(layer)
-        widths.append(layer.num_out)
+        widths.append(cast(int, layer.num_out))
     return Stack(layers, config, widths)
 
 
-def _import_callable(reference: str) -> Callable[..., object]:
+def _named(name: str) -> Callable[..., object] | LayerKind:
+    """What the name of a model stands for."""
+    if name.startswith(f"{GIVEN}:"):
+        raise UserError(
+            f"the model of this run, {name.partition(':')[2]}, was given as an object of a script or notebook and "
+            "cannot be imported: open the run there, as weft.Run(PATH, model=...), or go on with it there, with "
+            "weft.train(..., model=..., resume=True)"
+        )
+    return _import(name) if ":" in name else layer_kind(name)
+
+
+def _import(reference: str) -> Callable[..., object] | LayerKind:
+    """What `package.module:name` stands for."""
     module, _, name = reference.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        imported = import_own(module)
+        if not hasattr(imported, name) and name in layer_names():
+            return layer_kind(name)
+        found = getattr(imported, name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"model {reference} cannot be imported ({error}): it must be on the Python path") from None
+        raise UserError(
+            f"model {reference} cannot be imported ({error}): it must be on the Python path or in the current folder"
+        ) from None
     if not callable(found):
         raise UserError(f"model {reference} is not callable")
     return cast(Callable[..., object], found)
-
-
-def _build_layer(config: ModelConfig, num_in: int, num_out: int, last: bool, num_relations: int) -> Layer:
-    if config.name == "gcn":
-        return GCN(num_in, num_out)
-    if config.name == "sage":
-        return SAGE(num_in, num_out, config.reduce)
-    if config.name == "gin":
-        return GIN(num_in, num_out)
-    if config.name == "rgcn":
-        return RGCN(num_in, num_out, num_relations, config.bases)
-    heads = config.output_heads if last else config.heads
-    if config.name == "transformer":
-        return Transformer(num_in, num_out, heads, not last, config.attention_dropout)
-    kind = GAT if config.name == "gat" else GATv2
-    return kind(num_in, num_out, heads, not last, config.negative_slope, config.attention_dropout)
 
 
 def add_embedding(model: nn.Module, width: int, global_ids: Tensor, seed: int) -> None:
@@ -211,17 +180,3 @@ def replicated_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Parameters that every worker holds alike: all but a stack's learned input rows."""
     own = getattr(model, "embedding", None)
     return [parameter for parameter in model.parameters() if parameter is not own]
-
-
-def check_model(config: ModelConfig) -> None:
-    """Refuses combinations that make no sense, with the reason."""
-    if ":" in config.name:
-        return
-    if config.name not in NAMES:
-        raise unknown("model", config.name, NAMES)
-    if config.name not in ATTENTION and config.attention_dropout > 0:
-        raise UserError(
-            f"model.attention_dropout is for {', '.join(ATTENTION)}: {config.name} has no attention to drop"
-        )
-    if config.name != "rgcn" and config.bases > 0:
-        raise UserError(f"model.bases is for rgcn: {config.name} has no matrices per relation to share")
