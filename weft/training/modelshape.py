@@ -1,0 +1,156 @@
+"""What a run's model was built for, kept in each checkpoint, so that it can be built again without the graph."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from weft.errors import UserError
+from weft.graph.preparation import Preparation
+from weft.graph.vertexdata import Predicted, kind_of_labels
+from weft.partitioning import Shard
+from weft.training.resume import peek
+
+NAMED = 5  # classes or relations that an error names
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The widths between which a model stands, and what it may read of edges."""
+
+    num_in: int
+    num_out: int
+    num_relations: int = 0
+    num_edge_features: int = 0
+    learned_rows: bool = False  # the vertices had no features: the run learned a row for each of them
+    several_labels: bool = False  # of what is learned
+    num_targets: int = 0  # numbers that are predicted of each vertex or edge; 0: labels are classes
+    num_pair_outputs: int = 0  # of the network that judges labelled edges
+    num_pair_features: int = 0  # that labelled edges carry
+
+    @property
+    def predicted(self) -> Predicted:
+        return "numbers" if self.num_targets else "labels" if self.several_labels else "class"
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Facts(Protocol):
+    """What a Graph and the metadata of a partition say alike."""
+
+    @property
+    def num_features(self) -> int: ...
+    @property
+    def num_classes(self) -> int: ...
+    @property
+    def num_relations(self) -> int: ...
+    @property
+    def num_edge_features(self) -> int: ...
+    @property
+    def class_names(self) -> tuple[str, ...] | None: ...
+    @property
+    def relation_names(self) -> tuple[str, ...] | None: ...
+    @property
+    def preparation(self) -> Preparation | None: ...
+
+
+def shape_for(
+    shard: Shard, width: int, num_out: int, y: Tensor | None, num_pair_outputs: int = 0, num_pair_features: int = 0
+) -> ModelShape:
+    """The shape of a model that is built for this graph; the same on every worker. `y`: what is learned, if labels."""
+    kind = None if y is None else kind_of_labels(y.is_floating_point(), y.dim())
+    features = shard.local.features
+    return ModelShape(
+        width,
+        num_out,
+        shard.num_relations,
+        0 if features is None else features.shape[1],
+        shard.x is None,
+        kind == "labels",
+        (num_pair_outputs or num_out) if kind == "numbers" else 0,
+        num_pair_outputs,
+        num_pair_features,
+    )
+
+
+def read_shape(checkpoints: Path) -> ModelShape:
+    """The shape of the model whose weights lie in a run's checkpoints."""
+    newest = peek(checkpoints)
+    if newest is None:
+        raise UserError(f"{checkpoints} has no checkpoint that can be read: train the run first, with --resume")
+    noted = newest.manifest["run"].get("model")
+    if not isinstance(noted, Mapping):
+        raise UserError(f"{newest.path} is of an older weft, which did not note the model's widths: train again")
+    return ModelShape(**noted)
+
+
+def refuse_unfit(
+    shape: ModelShape, graph: Facts, name: str, names: Facts | None, num_targets: int, of_vertices: bool
+) -> None:
+    """Refuses a graph that a trained model cannot be put on.
+
+    names: of the graph that it was trained on, if known. num_targets: how many numbers the graph has as labels.
+    of_vertices: whether the model learned labels of vertices.
+    """
+    if shape.learned_rows:
+        raise UserError(
+            "the run's graph had no features, so that it learned a row for each of its vertices and has none for those "
+            f"of {name}: train on a graph with features"
+        )
+    for what, here, there in (
+        ("features", graph.num_features, shape.num_in),
+        ("relations", graph.num_relations, shape.num_relations),
+        ("edge features", graph.num_edge_features, shape.num_edge_features),
+    ):
+        if here != there:
+            raise UserError(
+                f"{name} has {here} {what} and the run's model was trained on {there}: make it of the same columns, in "
+                "the same order"
+            )
+    ours, theirs = (None, None) if names is None else (graph.relation_names, names.relation_names)
+    if ours is not None and theirs is not None and ours != theirs:
+        raise UserError(
+            f"the relations of {name} are {_some(ours)}, and those that the run was trained on {_some(theirs)}: name "
+            "them alike, in the same order"
+        )
+    if of_vertices:
+        _refuse_other_labels(shape, graph, name, names, num_targets)
+
+
+def _refuse_other_labels(shape: ModelShape, graph: Facts, name: str, names: Facts | None, num_targets: int) -> None:
+    """Refuses labels that the model's outputs cannot be compared with."""
+    if bool(graph.num_classes if shape.num_targets else num_targets):
+        kinds = ("classes", "numbers") if shape.num_targets else ("numbers", "classes")
+        raise UserError(
+            f"the labels of {name} are {kinds[0]} and the run's model predicts {kinds[1]}: give a graph of the same "
+            "labels, or leave its labels out"
+        )
+    if num_targets and num_targets != shape.num_targets:
+        raise UserError(
+            f"{name} has {num_targets} numbers to predict and the run's model predicts {shape.num_targets}: give the "
+            "same columns in the same order, or leave its labels out"
+        )
+    if graph.num_classes > shape.num_out:
+        raise UserError(
+            f"{name} has {graph.num_classes} classes and the run's model knows {shape.num_out}: give a graph of the "
+            "same classes, or leave its labels out"
+        )
+    ours, theirs = (None, None) if names is None else (graph.class_names, names.class_names)
+    if shape.num_targets and ours is not None and theirs is not None and ours != theirs:
+        raise UserError(
+            f"the numbers to predict of {name} are {_some(ours)}, and those that the run was trained on "
+            f"{_some(theirs)}: give the same columns in the same order, or leave its labels out"
+        )
+    strange = () if ours is None or theirs is None else tuple(one for one in ours if one not in set(theirs))
+    if strange:
+        raise UserError(
+            f"{name} has classes that the run's model does not know ({_some(strange)}; it knows "
+            f"{_some(theirs or ())}): name them alike, or leave its labels out"
+        )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
