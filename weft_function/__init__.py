@@ -1,5 +1,5 @@
-"""What runs inside a function: numpy and a socket, no torch, so that it starts fast and fits in a small archive."""
+"""The code that runs inside a function. It needs numpy and a socket, but not torch: it starts fast and is small."""
 
 import time
 
-STARTED = time.monotonic()  # before anything that takes long to import
+STARTED = time.monotonic()  # before any slow import

@@ -1,27 +1,36 @@
-"""The one function that every executor runs: a task in, its outputs and gradients out; nothing is remembered."""
+"""The one function that every executor runs: a request in, outputs and gradients out. It keeps no state."""
 
 import time
 
 import numpy as np
 
+from weft_function.memory import aligned
 from weft_function.program import backward, forward
-from weft_function.request import Answer, Request
+from weft_function.task import GRADIENT_PREFIX, Request, Response, gradient_name
 
 LOSS = "loss"
 
 
-def handle(request: Request, worker: str) -> Answer:
-    """Does a task. Pure: the same request gives the same bits, wherever and however often it runs."""
+def handle(request: Request, worker: str) -> Response:
+    """Runs a task. Equal requests give equal bits on every worker and in every attempt.
+
+    Operands are aligned first, since the bits of a product can depend on their addresses.
+    """
     started = time.perf_counter()
-    program, weights, constants = request.program, request.weights, request.constants
-    inputs = {name: request.tensors[name] for name in program.inputs}
+    program, constants = request.program, request.constants
+    weights = {name: aligned(weight) for name, weight in request.weights.items()}
+    inputs = {name: aligned(request.tensors[name]) for name in program.inputs}
     if request.mode == "forward":
         out = forward(program, inputs, weights, constants)
     else:
-        grads = {name[2:]: array for name, array in request.tensors.items() if name.startswith("d:")}
+        grads = {
+            name.removeprefix(GRADIENT_PREFIX): aligned(array)
+            for name, array in request.tensors.items()
+            if name.startswith(GRADIENT_PREFIX)
+        }
         if LOSS in program.outputs:
             grads[LOSS] = np.ones((), inputs[program.inputs[0]].dtype)
         outputs, d_inputs, d_weights = backward(program, inputs, weights, constants, grads)
         out = outputs if request.mode == "both" else {}
-        out |= {f"d:{name}": array for name, array in (d_inputs | d_weights).items()}
-    return Answer(out, time.perf_counter() - started, worker)
+        out |= {gradient_name(name): array for name, array in (d_inputs | d_weights).items()}
+    return Response(out, time.perf_counter() - started, worker)

@@ -5,6 +5,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,16 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.partition.drawn import graph_of
-from weft.aggregate import GraphView
+from tests.partitioning.drawn import graph_of
+from weft.aggregate import DistributedGraph
 from weft.comm import Communicator, all_reduce_gradients
 from weft.layers import ModelConfig, Separable, Stack, build_model
-from weft.partition import Shard, make_shards
-from weft.serverless.executor import Pipelined, make_invoker
-from weft.serverless.invoker import Invoker
+from weft.partitioning import Shard, make_shards
+from weft.serverless.executor import PipelineExecutor
+from weft.serverless.invoker import Invoker, Usage
+from weft.serverless.invokers import make_invoker
 from weft.serverless.settings import ExecutorConfig
-from weft.train.loss import GlobalLoss
-from weft.train.optim import OptimConfig, build_optimiser, learning_rate
+from weft.training.loss import GlobalLoss
+from weft.training.optim import OptimConfig, build_optimiser, learning_rate
+from weft_function.handler import handle
+from weft_function.task import Request, Response
 
 FEATURES, CLASSES = 5, 3
 
@@ -139,17 +143,17 @@ def data(shard: Shard, case: Case) -> tuple[Tensor, Tensor, Tensor]:
 
 def whole_pass(comm: Communicator, shards: list[Shard], case: Case, epochs: int) -> dict[str, Any]:
     """The same epochs as one pass over the whole graph each."""
-    view, model, x, loss_of = _set_up(comm, shards, case)
+    graph, model, x, loss_of = _set_up(comm, shards, case)
     optimiser = build_optimiser(case.optim, model)
     if case.aggregates_input:
-        view.hold_constant(x)
+        graph.hold_constant(x)
     losses = []
     for epoch in range(1, epochs + 1):
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(case.optim, epoch, epochs)
         optimiser.zero_grad()
-        view.noise.begin(epoch)
-        loss = loss_of(model(view, x))
+        graph.noise.begin(epoch)
+        loss = loss_of(model(graph.view, x))
         loss.backward()
         all_reduce_gradients(comm, model.parameters())
         if case.optim.clip_norm is not None:
@@ -171,9 +175,9 @@ def pipelined(
     make: Any = None,
     stop_after: int | None = None,
 ) -> dict[str, Any]:
-    view, model, x, loss_of = _set_up(comm, shards, case)
+    graph, model, x, loss_of = _set_up(comm, shards, case)
     optimiser = build_optimiser(case.optim, model)
-    run = Pipelined(view, model, x, loss_of, config, case.optim, 0, epochs, case.aggregates_input, make=make)
+    run = PipelineExecutor(graph, model, x, loss_of, config, case.optim, 0, epochs, case.aggregates_input, make=make)
     run.start(optimiser, 0)
     try:
         records = [run.epoch(epoch) for epoch in range(1, (stop_after or epochs) + 1)]
@@ -186,8 +190,54 @@ def pipelined(
         "usage": records[-1]["functions"],
         "waste": vars(run.server.waste),
         "sent": dict(comm.sent),
-        "exact_from": run.server.bound.exact_from,
+        "exact_from": run.server.schedule.exact_from,
+        "faults": getattr(run.invoker, "faults", 0),
     }
+
+
+class Delayed:
+    """Does tasks in threads, some of them late: those of some servers and intervals, each with a chance."""
+
+    name = "delayed"
+
+    def __init__(self, faults: "Faults") -> None:
+        self._plan, self._rng, self.faults = faults, random.Random(faults.seed), 0
+
+    def submit(self, request: Request, deadline_seconds: float) -> "Future[Response]":
+        future: Future[Response] = Future()
+        plan, answer, seconds = self._plan, handle(request, "delayed"), 0.0
+        hit = plan.servers is None or request.id.server in plan.servers
+        if (
+            hit
+            and (plan.intervals is None or request.id.interval in plan.intervals)
+            and self._rng.random() < plan.chance
+        ):
+            seconds, self.faults = plan.seconds * self._rng.random(), self.faults + 1
+        timer = threading.Timer(seconds, lambda: future.set_result(answer))
+        timer.daemon = True
+        timer.start()
+        return future
+
+    def scale(self, workers: int) -> None: ...
+
+    def usage(self) -> Usage:
+        return Usage()
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Which tasks are late, by up to how much. Called, it makes a run's invoker."""
+
+    seconds: float
+    chance: float = 1.0
+    servers: tuple[int, ...] | None = None  # None: all
+    intervals: tuple[int, ...] | None = None
+    seed: int = 0
+
+    def __call__(self, config: ExecutorConfig, trust: Any) -> Delayed:
+        return Delayed(self)
 
 
 class Killing:
@@ -221,12 +271,14 @@ class Killing:
             thread.join()
 
 
-def _set_up(comm: Communicator, shards: list[Shard], case: Case) -> tuple[GraphView, nn.Module, Tensor, GlobalLoss]:
-    view = GraphView(shards[comm.worker], comm)
-    view.noise.seed = 0
-    x, y, rows = data(view.shard, case)
+def _set_up(
+    comm: Communicator, shards: list[Shard], case: Case
+) -> tuple[DistributedGraph, nn.Module, Tensor, GlobalLoss]:
+    graph = DistributedGraph(shards[comm.worker], comm)
+    graph.noise.seed = 0
+    x, y, rows = data(graph.shard, case)
     loss_of = GlobalLoss(y, rows, CLASSES, case.class_weights, comm)  # type: ignore[arg-type]
-    return view, build(case).train(), x, loss_of
+    return graph, build(case).train(), x, loss_of
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

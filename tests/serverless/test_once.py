@@ -12,14 +12,16 @@ import torch
 
 from tests.serverless.cases import CASES, Killing, pipelined, some_shards
 from weft.comm import Communicator
-from weft.serverless.dispatch import Dispatcher, Failed, Patience, Tuner
-from weft.serverless.executor import make_invoker
+from weft.serverless.autotuner import Autotuner
+from weft.serverless.dispatch import Dispatcher, Failed, RetryPolicy
 from weft.serverless.invoker import InlineInvoker, Lost, Throttled, Usage
-from weft.serverless.ledger import Ledger, Stash
+from weft.serverless.invokers import make_invoker
+from weft.serverless.ledger import Ledger
 from weft.serverless.settings import ExecutorConfig
+from weft.serverless.stash import WeightStash
 from weft_function.handler import handle
 from weft_function.program import Op, Program
-from weft_function.request import Answer, Kind, Request, TaskId
+from weft_function.task import Request, Response, TaskId, TaskKind
 
 HERE = ExecutorConfig(intervals=4)
 
@@ -34,8 +36,8 @@ class Unreliable:
         self._timers: list[threading.Timer] = []
         self.attempts = 0
 
-    def submit(self, request: Request, deadline_seconds: float) -> "Future[Answer]":
-        future: Future[Answer] = Future()
+    def submit(self, request: Request, deadline_seconds: float) -> "Future[Response]":
+        future: Future[Response] = Future()
         self.attempts += 1
         lost, throttled, slow = self._chances
         draw, delay = self._rng.random(), self._rng.random() * 0.004
@@ -74,33 +76,33 @@ def same(one, other) -> bool:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("name", ["gcn-three", "gat"])
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_goes_wrong(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.serverless.executor.Patience", _Hasty)
+    monkeypatch.setattr("weft.serverless.executor.RetryPolicy", _Hasty)
     found = run(make=lambda config, trust: Unreliable(seed), name=name)
     assert same(run(name=name), found)
     assert found["waste"]["retries"] > 0 and found["waste"]["hedges"] > 0
 
 
-class _Hasty(Patience):
+class _Hasty(RetryPolicy):
     """Hedges early and often."""
 
-    def __new__(cls, *args: object, **settings: object) -> Patience:  # type: ignore[misc]
-        return Patience(floor_seconds=1.0, hedge_times_p95=1.5, hedge_share=1.0, most_attempts=50, least=8)
+    def __new__(cls, *args: object, **settings: object) -> RetryPolicy:  # type: ignore[misc]
+        return RetryPolicy(floor_seconds=1.0, hedge_times_p95=1.5, hedge_share=1.0, max_attempts=50, min_samples=8)
 
 
 def test_without_the_ledger_it_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same run with duplicates: with the ledger nothing changes; with it off the run breaks or is wrong."""
-    landed = Dispatcher.landed
+    landed = Dispatcher.finish_attempt
 
     def twice(self, event) -> None:  # type: ignore[no-untyped-def]
         landed(self, event)
-        self._flying += 1
-        event.task.flying += 1
+        self._num_running += 1
+        event.task.running += 1
         landed(self, event)
 
     wanted = run()
-    monkeypatch.setattr(Dispatcher, "landed", twice)
+    monkeypatch.setattr(Dispatcher, "finish_attempt", twice)
     assert same(wanted, run())
-    monkeypatch.setattr(Ledger, "finish", lambda self, task: True)
+    monkeypatch.setattr(Ledger, "accept_response", lambda self, task: True)
     try:
         found = run()
     except AssertionError:
@@ -110,29 +112,29 @@ def test_without_the_ledger_it_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_share_counts_once() -> None:
     ledger = Ledger()
-    assert ledger.apply(1, 3) and not ledger.apply(1, 3) and ledger.apply(2, 3)
-    ledger.close(1)
-    assert not ledger.apply(1, 4) and ledger.state() == {"closed": 1}
-    assert ledger.turned_away == 2
+    assert ledger.accept_gradients(1, 3) and not ledger.accept_gradients(1, 3) and ledger.accept_gradients(2, 3)
+    ledger.close_epoch(1)
+    assert not ledger.accept_gradients(1, 4) and ledger.state() == {"closed": 1}
+    assert ledger.num_rejected == 2
 
 
 def test_kept_things_do_not_grow() -> None:
     ledger = Ledger()
     for epoch in range(1, 50):
-        task = TaskId("run", epoch, 0, 0, 0, Kind.APPLY_VERTEX)
+        task = TaskId("run", epoch, 0, 0, 0, TaskKind.APPLY_VERTEX)
         ledger.begin(task)
-        assert ledger.finish(task) and not ledger.finish(task)
-        ledger.close(epoch)
+        assert ledger.accept_response(task) and not ledger.accept_response(task)
+        ledger.close_epoch(epoch)
     assert not ledger._done and not ledger._running
 
 
 def test_stash_keeps_what_is_held() -> None:
-    stash = Stash({"w": np.zeros(2)})
-    first = stash.hold()
+    stash = WeightStash({"w": np.zeros(2)})
+    first = stash.acquire()
     stash.add(1, {"w": np.ones(2)})
     stash.add(2, {"w": np.full(2, 2.0)})
     assert stash.num_versions == 2 and (stash.get(first)["w"] == 0).all()
-    stash.let_go(first)
+    stash.release(first)
     assert stash.num_versions == 1 and stash.newest == 2
     with pytest.raises(ValueError, match="read-only"):
         stash.get(2)["w"][0] = 5
@@ -162,18 +164,18 @@ def test_a_task_that_cannot_be_done_is_said() -> None:
     events: list[object] = []
     dispatcher = Dispatcher(InlineInvoker(), events.append, lambda id: True)
     program = Program(("x",), ("y",), (Op("linear", ("x",), "y", ("w",)),))
-    task = TaskId("run", 1, 0, 0, 0, Kind.APPLY_VERTEX)
+    task = TaskId("run", 1, 0, 0, 0, TaskKind.APPLY_VERTEX)
     request = Request(task, "forward", program, 0, {"w": np.zeros((2, 3))}, {"x": np.zeros((4, 5))})
     with pytest.raises(ValueError, match="matmul"):
         dispatcher.submit(request, lambda answer: None)
     lost = Unreliable(0, lost=1.0)
-    dispatcher = Dispatcher(lost, events.append, lambda id: True, patience=Patience(most_attempts=2))
+    dispatcher = Dispatcher(lost, events.append, lambda id: True, policy=RetryPolicy(max_attempts=2))
     dispatcher.submit(replace(request, tensors={"x": np.zeros((4, 3))}), lambda answer: None)
     with pytest.raises(Failed, match="was lost 2 times"):
         while True:
             time.sleep(0.01)
             while events:
-                dispatcher.landed(events.pop(0))
+                dispatcher.finish_attempt(events.pop(0))
 
 
 def test_functions_are_added_while_a_queue_grows() -> None:
@@ -185,15 +187,15 @@ def test_functions_are_added_while_a_queue_grows() -> None:
         return pools[-1]
 
     found = run(config, make, epochs=8)
-    assert pools[0].usage().most_workers == 3
+    assert pools[0].usage().max_workers == 3
     assert same(run(replace_intervals(16), epochs=8), found)
 
 
 def test_number_of_workers_follows_the_queue() -> None:
-    tuner = Tuner(2, 6)
+    tuner = Autotuner(2, 6)
     for _ in range(30):
-        grown = tuner.look(queued=40, busy=2)
+        grown = tuner.observe(num_queued=40, num_running=2)
     assert grown == 6
     for _ in range(30):
-        shrunk = tuner.look(queued=0, busy=1)
+        shrunk = tuner.observe(num_queued=0, num_running=1)
     assert shrunk == 2

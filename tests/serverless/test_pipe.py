@@ -2,11 +2,15 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.serverless.cases import CASES, build, pipelined, some_shards, whole_pass
 from tests.workers import run_workers
-from weft.comm import Communicator
+from weft.aggregate import GraphView
+from weft.errors import UserError
+from weft.layers import SAGE, Stack
 from weft.serverless.settings import ExecutorConfig
+from weft.serverless.stages import compile_stages
 
 EPOCHS = 4
 
@@ -60,31 +64,23 @@ def test_bitwise_the_same_in_a_pool(name):
     assert there[0]["usage"]["tasks"] > 0
 
 
-@pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_stale_runs_go_on(staleness):
-    """Nothing older than the bound is read (asserted at every gathering), and the loss falls as it does without."""
-    shards, case = some_shards(3), CASES["sage-residual"]
-    exact = run_workers(pipelined, 3, shards, case, 40, ExecutorConfig(intervals=4))[0]["losses"]
-    stale = run_workers(pipelined, 3, shards, case, 40, ExecutorConfig(intervals=4, staleness=staleness))[0]["losses"]
-    assert exact[-1] < 0.8 * exact[0] and stale[-1] < 0.9 * stale[0]
-    assert stale != exact
-
-
-def test_where_nobody_would_be_idle_weights_are_not_old():
-    """One process does everything: to run ahead of the weights would save nothing, whatever the bound allows."""
-    alone, shards = Communicator.alone(), some_shards(1)
-    runs = [
-        pipelined(alone, shards, CASES["gcn"], EPOCHS, ExecutorConfig(intervals=4, staleness=bound)) for bound in (0, 2)
-    ]
-    assert runs[0]["losses"] == runs[1]["losses"]
-
-
-def test_settles():
+def test_epochs_are_exact_from_a_plateau_on():
     """Where the loss hardly falls, the run goes on exactly."""
     shards, case = some_shards(2), CASES["gcn"]
-    config = ExecutorConfig(intervals=3, staleness=1, settle=0.5)
+    config = ExecutorConfig(intervals=3, staleness=1, plateau=0.5)
     found = run_workers(pipelined, 2, shards, case, 40, config)
     assert found[0]["losses"][-1] < found[0]["losses"][0]
     assert found[0]["exact_from"] == found[1]["exact_from"] and 10 < found[0]["exact_from"] <= 40
-    never = run_workers(pipelined, 2, shards, case, 12, config.model_copy(update={"settle": None}))
+    never = run_workers(pipelined, 2, shards, case, 12, config.model_copy(update={"plateau": None}))
     assert never[0]["exact_from"] is None
+
+
+def test_a_layer_whose_forward_was_overridden_is_not_cut_like_its_base() -> None:
+    """Its vertex program would be that of the base class."""
+
+    class Doubled(SAGE):
+        def forward(self, graph: GraphView, x: Tensor, add_bias: bool = True) -> Tensor:
+            return 2 * super().forward(graph, x, add_bias)
+
+    with pytest.raises(UserError, match="not Doubled: use executor inline"):
+        compile_stages(Stack([Doubled(3, 2)]), multi_label=False, aggregates_input=False)

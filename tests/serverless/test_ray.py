@@ -7,7 +7,7 @@ pytest.importorskip("ray", reason="needs weft[ray]")
 
 from tests.serverless.cases import CASES, pipelined, some_shards
 from weft.comm import Communicator
-from weft.serverless.executor import make_invoker
+from weft.serverless.invokers import make_invoker
 from weft.serverless.settings import ExecutorConfig
 
 

@@ -1,4 +1,4 @@
-"""Whole runs with functions: killed, resumed, judged on rows that were not trained on, refused with a reason."""
+"""Whole runs with functions: killed, resumed, evaluated on rows that were not trained on, refused with a reason."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.launch.launching import ROOT, alive, wait_until
 from weft.config import make_config
 from weft.errors import UserError
 from weft.run import start
-from weft.serverless.executor import own_port
+from weft.serverless.invokers import server_address
 
 SMALL: dict[str, Any] = {
     "data": "synthetic:demo", "model": {"name": "gcn", "hidden": 8, "dropout": 0.3}, "threads": 1, "workers": 2,
@@ -53,7 +53,7 @@ def test_a_killed_server_resumes_with_the_same_weights(tmp_path: Path) -> None:
     assert process.returncode == 1 and "was killed by SIGKILL" in err and "Traceback" not in err
     wait_until(lambda: not any(alive(pid) for pid in functions), seconds=20)
     manifest = json.loads(newest(run / "checkpoints").joinpath("manifest.json").read_text())
-    assert manifest["ledger"] == {"closed": manifest["progress"]["epoch"]}
+    assert manifest["notes"]["ledger"] == {"closed": manifest["progress"]["epoch"]}
     done = subprocess.run([sys.executable, "-m", "weft", "train", "--resume", "--run", str(run)], cwd=ROOT, text=True,
                           capture_output=True, timeout=200, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -135,6 +135,39 @@ def test_a_run_whose_workers_others_bring(tmp_path: Path, monkeypatch: pytest.Mo
     assert sum(record["functions"]["tasks"] for record in records) > 0
 
 
+def test_a_run_that_nobody_brings_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEFT_KEY", raising=False)
+    with pytest.raises(UserError, match=r"WEFT_KEY here and there \('export WEFT_KEY=\$\(openssl rand -hex 32\)'\)"):
+        train(tmp_path / "keyless", workers=1, executor={"workers": 0})
+    monkeypatch.setenv("WEFT_KEY", "5" * 64)
+    with pytest.raises(UserError, match=r"no worker has come to tcp://127.0.0.1:\d+ in 1 s: start some with 'weft wo"):
+        train(tmp_path / "alone", workers=1, deadline_seconds=1.0, executor={"workers": 0})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_waits_for_workers_ends_when_it_is_asked_to(tmp_path: Path, number: int) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({**SMALL, "run": str(tmp_path / "run"), "executor": {"name": "pool", "workers": 0}}))
+    environment = {**os.environ, "WEFT_KEY": "5" * 64}
+    process = subprocess.Popen([sys.executable, "-m", "weft", "train", str(config)], cwd=ROOT, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)  # fmt: skip
+    try:
+        assert process.stderr is not None
+        said = ""
+        while "waiting for workers" not in said:
+            said = process.stderr.readline()
+            assert said, "it ended"
+        assert "at tcp://127.0.0.1:" in said and "(there: weft worker tcp://127.0.0.1:" in said
+        servers = children(process.pid)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=50)  # workers that are deaf would have a minute
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 128 + number and "Traceback" not in err and "did not leave" not in err
+    assert len(servers) == 2 and not any(alive(pid) for pid in servers)
+
+
 def free_ports(count: int) -> int:
     """The first of some consecutive ports that nobody listens at."""
     while True:
@@ -148,5 +181,5 @@ def free_ports(count: int) -> int:
 
 def test_servers_of_a_machine_listen_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "2")
-    assert own_port("tcp://10.0.0.1:7000") == "tcp://10.0.0.1:7002"
-    assert own_port("tcp://127.0.0.1:*") == "tcp://127.0.0.1:*"
+    assert server_address("tcp://10.0.0.1:7000") == "tcp://10.0.0.1:7002"
+    assert server_address("tcp://127.0.0.1:*") == "tcp://127.0.0.1:*"

@@ -1,42 +1,45 @@
-"""Where tensor tasks run: one interface, whether it is this process, a pool of others, or a cloud's functions."""
+"""Invokers run tensor tasks: one interface for this process, a pool of worker processes, and cloud functions."""
 
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Protocol
 
 from weft_function.handler import handle
-from weft_function.request import Answer, Request
+from weft_function.task import Request, Response
+
+INLINE = "inline"  # the name of the worker that a graph server itself is
+DEADLINE_SECONDS = 300.0  # tasks wait so long for a worker, and workers for a server
 
 
 class Throttled(RuntimeError):
-    """The other side has too much to do: fewer at a time, and this one again later."""
+    """The service is overloaded: the attempt must be repeated later, with fewer attempts at once."""
 
 
 class Lost(RuntimeError):
-    """The worker of an attempt is gone, or its answer did not come in time: the task may be tried again."""
+    """An attempt failed because its worker disconnected or did not respond in time: the task can be tried again."""
 
 
 @dataclass
 class Usage:
-    """What an invoker has done so far; prices are applied to it elsewhere."""
+    """What an invoker has done so far. `weft.serverless.prices` computes what it costs."""
 
-    tasks: int = 0  # answers that came
+    tasks: int = 0  # responses received
     attempts: int = 0
-    lost: int = 0
+    lost: int = 0  # attempts
     throttled: int = 0
-    refused: int = 0  # messages that were not ours, or not in order
-    requests: int = 0  # invocations that are billed each
+    refused: int = 0  # messages that were not authentic or not well formed
+    requests: int = 0  # billed invocations
     workers: int = 0  # now
-    most_workers: int = 0
-    task_seconds: float = 0.0  # that functions worked on tasks
-    function_seconds: float = 0.0  # that are billed: leases from their begin to their end
-    init_seconds: float = 0.0  # of starting, billed too
+    max_workers: int = 0
+    task_seconds: float = 0.0  # of computation in functions
+    function_seconds: float = 0.0  # billed: from the start to the end of leases
+    init_seconds: float = 0.0  # billed: of starting functions
     bytes_out: int = 0
     bytes_in: int = 0
 
     def __sub__(self, other: "Usage") -> "Usage":
-        """What happened since; counts of now stay as they are."""
-        kept = ("workers", "most_workers")
+        """The usage since `other`. Numbers of workers are not subtracted."""
+        kept = ("workers", "max_workers")
         return Usage(**{f.name: getattr(self, f.name) - (0 if f.name in kept else getattr(other, f.name))
                         for f in fields(self)})  # fmt: skip
 
@@ -44,36 +47,36 @@ class Usage:
 class Invoker(Protocol):
     name: str
 
-    def submit(self, request: Request, deadline_seconds: float) -> "Future[Answer]":
-        """Starts one attempt. The future ends with an Answer, Throttled, or Lost; callbacks come from any thread."""
+    def submit(self, request: Request, deadline_seconds: float) -> "Future[Response]":
+        """Starts one attempt. The future ends with a Response, Throttled or Lost, in any thread."""
         ...
 
     def scale(self, workers: int) -> None:
-        """Wants so many workers from now on; returns at once."""
+        """Sets the target number of workers, and returns at once."""
         ...
 
     def usage(self) -> Usage: ...
 
     def close(self) -> None:
-        """Ends every worker that it started; nothing is left behind."""
+        """Ends every worker that this invoker started."""
         ...
 
 
 class InlineInvoker:
-    """Tasks done at once, here."""
+    """Runs tasks at once, in the caller's thread."""
 
-    name = "inline"
+    name = INLINE
 
     def __init__(self) -> None:
-        self._usage = Usage(workers=1, most_workers=1)
+        self._usage = Usage(workers=1, max_workers=1)
 
-    def submit(self, request: Request, deadline_seconds: float) -> "Future[Answer]":
-        future: Future[Answer] = Future()
-        answer = handle(request, "inline")
+    def submit(self, request: Request, deadline_seconds: float) -> "Future[Response]":
+        future: Future[Response] = Future()
+        response = handle(request, INLINE)
         self._usage.attempts += 1
         self._usage.tasks += 1
-        self._usage.task_seconds += answer.seconds
-        future.set_result(answer)
+        self._usage.task_seconds += response.seconds
+        future.set_result(response)
         return future
 
     def scale(self, workers: int) -> None: ...

@@ -1,191 +1,180 @@
-"""Which task of which interval may run: intervals flow through an epoch's tasks by themselves, within bounds.
+"""The pipeline: which task of which interval may run. Intervals flow through the tasks of an epoch independently.
 
-Vertices are cut into intervals. In an epoch each goes through the same list of steps; what it must wait for:
+Vertices are divided into intervals. In each epoch every interval performs the same list of steps, and waits only:
 
-- to begin epoch e, the weights must hold the updates of all epochs up to e - 1 - S, which means that every interval of
-  every server has completed those;
-- to gather, what it reads of other intervals must have been written in epoch e - 1 - S or later.
+- to begin epoch e, until the weights contain the update of epoch e - 1, which means that every interval of every server
+  has completed that epoch;
+- to gather, until the rows that it reads have been written in the epoch that the schedule names: epoch e or, for stale
+  rows, epoch e - 1.
 
-With staleness None ("pipe") rows must be of epoch e itself: every layer waits for the one before, and the numbers are
-those of the whole graph at once. S = 0 drops that barrier, so that rows of the epoch before may be read. Nothing of an
-epoch before the first one is ever read.
+With staleness None ("pipe") all rows must be of epoch e: every layer waits for the one before, and the numbers are
+those of a pass over the whole graph. No row of an epoch before the first one is ever read.
 
-Old weights make a run need more epochs, so a server lets intervals begin an epoch with them only while somebody would
-have nothing to do otherwise (`ahead`).
-
-Nothing here knows of time, threads or tensors: a server drives it, and so does the simulator.
+The pipeline does not depend on time, threads or tensors: a graph server drives it, and so does the simulator.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from weft_function.request import Kind
+from weft.serverless.schedule import Schedule
+from weft_function.task import TaskKind
 
 
 class Step(NamedTuple):
-    kind: Kind
+    kind: TaskKind
     stage: int
 
 
-class Spot(NamedTuple):
-    """An interval of a server."""
+class IntervalId(NamedTuple):
+    """Identifies an interval among those of all servers."""
 
     server: int
     interval: int
 
 
 def epoch_steps(stages: int, edge_stages: Sequence[int] = ()) -> tuple[Step, ...]:
-    """The steps of one epoch. `edge_stages`: stages whose gathering follows a function of edges.
+    """The steps of one epoch. `edge_stages`: stages whose gathering has an edge function.
 
-    The last vertex function also computes the loss and its own gradient, so there is none going back.
+    The last vertex function also computes the loss and its own gradient, so it has no step in the backward pass.
     """
     steps: list[Step] = []
     for stage in range(stages):
         if stage:
-            steps += [Step(Kind.APPLY_EDGE, stage)] if stage in edge_stages else []
-            steps.append(Step(Kind.GATHER, stage))
-        steps.append(Step(Kind.APPLY_VERTEX, stage))
+            steps += [Step(TaskKind.APPLY_EDGE, stage)] if stage in edge_stages else []
+            steps.append(Step(TaskKind.GATHER, stage))
+        steps.append(Step(TaskKind.APPLY_VERTEX, stage))
         if stage < stages - 1:
-            steps.append(Step(Kind.SCATTER, stage))
+            steps.append(Step(TaskKind.SCATTER, stage))
     for stage in range(stages - 1, 0, -1):
-        steps.append(Step(Kind.SCATTER_BACK, stage))
-        steps += [Step(Kind.APPLY_EDGE_BACK, stage)] if stage in edge_stages else []
-        steps += [Step(Kind.GATHER_BACK, stage), Step(Kind.APPLY_VERTEX_BACK, stage - 1)]
+        steps.append(Step(TaskKind.SCATTER_BACK, stage))
+        steps += [Step(TaskKind.APPLY_EDGE_BACK, stage)] if stage in edge_stages else []
+        steps += [Step(TaskKind.GATHER_BACK, stage), Step(TaskKind.APPLY_VERTEX_BACK, stage - 1)]
     return tuple(steps)
 
 
-class TooOld(AssertionError):
-    """Something gathered was older than the bound allows: a fault of the scheduler, never of the user."""
-
-
-@dataclass
-class Bound:
-    """How old what is gathered may be."""
-
-    staleness: int | None  # None: not at all
-    first_epoch: int = 1
-    exact_from: int | None = None  # epochs from this one on are as with None
-
-    def oldest(self, epoch: int) -> int:
-        """The epoch that rows must be of, or later."""
-        if self.is_exact(epoch):
-            return epoch
-        assert self.staleness is not None
-        return max(self.first_epoch, epoch - 1 - self.staleness)
-
-    def needs_updates(self, epoch: int) -> int:
-        """How many epochs' updates the weights must hold before an interval begins this one."""
-        allowed = 0 if self.is_exact(epoch) else self.staleness or 0
-        return max(self.first_epoch - 1, epoch - 1 - allowed)
-
-    def is_exact(self, epoch: int) -> bool:
-        return self.staleness is None or (self.exact_from is not None and epoch >= self.exact_from)
+class WrongEpoch(AssertionError):
+    """A gathering would read rows of another epoch than the schedule names: an error of the scheduler."""
 
 
 @dataclass
 class _Progress:
     epoch: int
-    at: int = 0  # index of the next step
+    next_step: int = 0  # an index
     running: bool = False
 
 
-class Pipeline:
-    """One server's intervals. `forward` and `backward`: of each, the intervals that its gathering reads, any server's.
+class _Reads(NamedTuple):
+    """The intervals whose rows an interval gathers."""
 
-    A step is handed out once, by `ready`, and ends with `finish`.
-    """
+    fresh: frozenset[IntervalId]  # always of the epoch itself
+    stale: frozenset[IntervalId]  # of the epoch before, in epochs that are not exact
+
+    @classmethod
+    def of(cls, schedule: Schedule, interval: int, sources: Iterable[IntervalId]) -> "_Reads":
+        all_sources = frozenset(sources)
+        stale = frozenset(source for source in all_sources if schedule.is_stale(interval, source.interval))
+        return cls(all_sources - stale, stale)
+
+
+class Pipeline:
+    """The intervals of one server. `ready` returns each step once, and `finish` ends it."""
 
     def __init__(
         self,
         server: int,
         steps: Sequence[Step],
-        bound: Bound,
-        epochs: int,
-        forward: Sequence[Iterable[Spot]],
-        backward: Sequence[Iterable[Spot]],
+        schedule: Schedule,
+        last_epoch: int,
+        forward: Sequence[Iterable[IntervalId]],
+        backward: Sequence[Iterable[IntervalId]],
     ) -> None:
+        """`forward`, `backward`: for each interval, the intervals of all servers that its gathering reads."""
         assert len(forward) == len(backward)
-        self.server, self.steps, self.bound, self.last_epoch = server, tuple(steps), bound, epochs
-        self._reads: dict[Kind, list[frozenset[Spot]]] = {
-            Kind.GATHER: [frozenset(spots) for spots in forward],
-            Kind.GATHER_BACK: [frozenset(spots) for spots in backward],
+        self.server, self.steps, self.schedule, self.last_epoch = server, tuple(steps), schedule, last_epoch
+        self._reads: dict[TaskKind, list[_Reads]] = {
+            TaskKind.GATHER: [_Reads.of(schedule, interval, sources) for interval, sources in enumerate(forward)],
+            TaskKind.GATHER_BACK: [_Reads.of(schedule, interval, sources) for interval, sources in enumerate(backward)],
         }
-        # Where a function of edges comes first, it reads the same.
-        self._reads[Kind.APPLY_EDGE] = self._reads[Kind.GATHER]
-        self._reads[Kind.APPLY_EDGE_BACK] = self._reads[Kind.GATHER_BACK]
-        self._progress = [_Progress(bound.first_epoch) for _ in forward]
-        self._written: dict[tuple[Kind, int, Spot], int] = {}
-        self.updates = bound.first_epoch - 1
+        # An edge function reads the same rows as the gathering after it.
+        self._reads[TaskKind.APPLY_EDGE] = self._reads[TaskKind.GATHER]
+        self._reads[TaskKind.APPLY_EDGE_BACK] = self._reads[TaskKind.GATHER_BACK]
+        self._progress = [_Progress(schedule.first_epoch) for _ in forward]
+        self._written: dict[tuple[TaskKind, int, IntervalId], int] = {}  # the epoch of the latest rows
+        self._last_update = schedule.first_epoch - 1
 
-    # -- what happens elsewhere -----------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------------
 
-    def wrote(self, kind: Kind, stage: int, spot: Spot, epoch: int) -> None:
-        """An interval's rows of a stage, or their gradients, are here, as it made them in this epoch."""
-        place = (kind, stage, spot)
-        assert epoch >= self._written.get(place, 0), "rows came out of order"
-        self._written[place] = epoch
+    def record_write(self, kind: TaskKind, stage: int, interval: IntervalId, epoch: int) -> None:
+        """Rows of an interval, or their gradients, which it has computed in this epoch, can be read."""
+        key = (kind, stage, interval)
+        assert epoch >= self._written.get(key, 0), "rows arrived out of order"
+        self._written[key] = epoch
 
-    def updated(self, updates: int) -> None:
-        """The weights hold the updates of so many epochs."""
-        self.updates = max(self.updates, updates)
+    def record_update(self, epoch: int) -> None:
+        """The weights contain the update of this epoch."""
+        self._last_update = max(self._last_update, epoch)
 
-    # -- steps ------------------------------------------------------------------------------------------------------
+    # -- steps --------------------------------------------------------------------------------------------------------
 
     @property
     def done(self) -> bool:
         return all(progress.epoch > self.last_epoch for progress in self._progress)
 
-    def ready(self, ahead: int | None = None) -> list[tuple[int, int, Step]]:
-        """(interval, epoch, step) of all that can run now, those furthest behind first; they count as running.
-
-        `ahead`: how many intervals at most may begin an epoch with weights that lack the update of the one before.
-        """
+    def ready(self) -> list[tuple[int, int, Step]]:
+        """(interval, epoch, step) of all steps that can run now, the least advanced first; they count as running."""
         found = []
         for interval, progress in enumerate(self._progress):
             if progress.running or progress.epoch > self.last_epoch:
                 continue
-            step = self.steps[progress.at]
-            runs_ahead = progress.at == 0 and self.updates < progress.epoch - 1
-            if (runs_ahead and ahead == 0) or not self._may_run(interval, progress, step):
-                continue
-            if runs_ahead and ahead is not None:
-                ahead -= 1
-            progress.running = True
-            found.append((interval, progress.epoch, step))
-        return sorted(found, key=lambda one: (one[1], self._progress[one[0]].at, one[0]))
+            step = self.steps[progress.next_step]
+            if self._can_run(interval, progress, step):
+                progress.running = True
+                found.append((interval, progress.epoch, step))
+        return sorted(found, key=lambda one: (one[1], self._progress[one[0]].next_step, one[0]))
 
     def finish(self, interval: int) -> bool:
-        """The interval's step is done; whether that was the epoch's last."""
+        """Ends the interval's running step; returns whether it was the last one of the epoch."""
         progress = self._progress[interval]
         assert progress.running
-        progress.running, progress.at = False, progress.at + 1
-        if progress.at < len(self.steps):
+        progress.running, progress.next_step = False, progress.next_step + 1
+        if progress.next_step < len(self.steps):
             return False
-        progress.epoch, progress.at = progress.epoch + 1, 0
+        progress.epoch, progress.next_step = progress.epoch + 1, 0
         return True
 
-    def check_ages(self, interval: int, step: Step) -> Mapping[Spot, int]:
-        """The epochs of what a gathering is about to read; raises if one is older than the bound."""
-        epoch, source = self._progress[interval].epoch, self._source(step)
-        ages = {spot: self._written.get((*source, spot), 0) for spot in self._reads[step.kind][interval]}
-        oldest = self.bound.oldest(epoch)
-        for spot, written in ages.items():
-            if written < oldest:
-                raise TooOld(f"interval {interval} in epoch {epoch} would read rows of {spot} from epoch {written}")
-        return ages
+    def check_epochs(self, interval: int, step: Step) -> Mapping[IntervalId, int]:
+        """The epoch of each interval's rows that a gathering is about to read; raises WrongEpoch if it is another."""
+        epoch, source_step = self._progress[interval].epoch, self._source_step(step)
+        reads = self._reads[step.kind][interval]
+        epochs = dict.fromkeys(reads.fresh, epoch) | dict.fromkeys(reads.stale, self._stale_epoch(epoch))
+        for source, wanted in epochs.items():
+            written = self._written.get((*source_step, source), 0)
+            if not wanted <= written < wanted + self.schedule.kept_epochs:
+                raise WrongEpoch(
+                    f"interval {interval} in epoch {epoch} would read rows of {source} from epoch {written}, not "
+                    f"{wanted}"
+                )
+        return epochs
 
-    def _may_run(self, interval: int, progress: _Progress, step: Step) -> bool:
-        if progress.at == 0 and self.updates < self.bound.needs_updates(progress.epoch):
+    def _can_run(self, interval: int, progress: _Progress, step: Step) -> bool:
+        if progress.next_step == 0 and self._last_update < progress.epoch - 1:
             return False
         if step.kind not in self._reads:
             return True
-        oldest, source = self.bound.oldest(progress.epoch), self._source(step)
-        return all(self._written.get((*source, spot), 0) >= oldest for spot in self._reads[step.kind][interval])
+        source_step, reads, written = self._source_step(step), self._reads[step.kind][interval], self._written
+        stale_epoch = self._stale_epoch(progress.epoch)
+        return all(written.get((*source_step, source), 0) >= progress.epoch for source in reads.fresh) and all(
+            written.get((*source_step, source), 0) >= stale_epoch for source in reads.stale
+        )
+
+    def _stale_epoch(self, epoch: int) -> int:
+        """The epoch of the rows that stale reads of this epoch refer to."""
+        return epoch - (not self.schedule.is_exact(epoch))
 
     @staticmethod
-    def _source(step: Step) -> tuple[Kind, int]:
-        """Whose writing a step reads."""
-        if step.kind in (Kind.GATHER_BACK, Kind.APPLY_EDGE_BACK):
-            return Kind.SCATTER_BACK, step.stage
-        return Kind.SCATTER, step.stage - 1
+    def _source_step(step: Step) -> tuple[TaskKind, int]:
+        """The step that writes what this step reads."""
+        if step.kind in (TaskKind.GATHER_BACK, TaskKind.APPLY_EDGE_BACK):
+            return TaskKind.SCATTER_BACK, step.stage
+        return TaskKind.SCATTER, step.stage - 1

@@ -1,8 +1,8 @@
-"""Which tasks are worth sending: those whose product costs the server more than their way does.
+"""Decides which tasks are sent to functions: those that would cost the graph server more time than sending them.
 
-A task done here takes the server's time for as long as it lasts. A task sent takes the server's time to pack and
-unpack it, and the way's time to carry its bytes; the function's own time is nobody's loss as long as there are enough
-of them. Both are measured, a few tasks of each kind on each side first, then again now and then.
+A local task occupies the server for as long as it runs. A remote task occupies it for packing, sending and unpacking;
+the function's own time counts only as far as functions are scarce. Both are measured per kind, stage and size of tasks:
+first with a few tasks on each side, then with one now and then.
 """
 
 from collections import defaultdict, deque
@@ -12,63 +12,71 @@ from statistics import median
 from time import perf_counter
 
 from weft.serverless.invoker import InlineInvoker, Invoker, Usage
-from weft_function.request import Answer, Kind, Request
+from weft_function.task import Request, Response, TaskKind
 
-TRIES = 3  # of each kind on each side before anything is concluded
-LOOK_AGAIN = 64  # every so many tasks one goes the other way
+SAMPLES = 9  # latest measurements on each side, of which the median counts
+MIN_SAMPLES = 3  # on each side before the faster one is chosen
+EXPLORE_EVERY = 64  # tasks, of which one goes to the slower side
+
+
+def _samples() -> "deque[float]":
+    return deque(maxlen=SAMPLES)
 
 
 @dataclass
-class _Seen:
-    here: deque[float] = field(default_factory=lambda: deque(maxlen=9))
-    there: deque[float] = field(default_factory=lambda: deque(maxlen=9))
+class _Timings:
+    """Seconds of tasks of one kind, stage and size."""
+
+    local: deque[float] = field(default_factory=_samples)
+    remote: deque[float] = field(default_factory=_samples)
     count: int = 0
 
 
-class Placed:
-    """An invoker that does some tasks here and has others done there."""
+class PlacingInvoker:
+    """Runs each task inline or with another invoker, whichever is faster."""
 
-    def __init__(self, there: Invoker, workers: int) -> None:
-        self.name = there.name
-        self._here, self._there, self._workers = InlineInvoker(), there, workers
-        self._seen: dict[tuple[Kind, int, int], _Seen] = defaultdict(_Seen)
+    def __init__(self, remote: Invoker, workers: int) -> None:
+        self.name = remote.name
+        self._local, self._remote, self._workers = InlineInvoker(), remote, workers
+        self._timings: dict[tuple[TaskKind, int, int], _Timings] = defaultdict(_Timings)
 
-    def submit(self, request: Request, deadline_seconds: float) -> "Future[Answer]":
-        seen = self._seen[request.id.kind, request.id.stage, _magnitude(request)]
-        seen.count += 1
-        if self._goes(seen):
-            started = perf_counter()
-            future = self._there.submit(request, deadline_seconds)
-            future.add_done_callback(lambda done: self._landed(seen, started, done))
-            return future
+    def submit(self, request: Request, deadline_seconds: float) -> "Future[Response]":
+        timings = self._timings[request.id.kind, request.id.stage, _size_class(request)]
+        timings.count += 1
         started = perf_counter()
-        future = self._here.submit(request, deadline_seconds)
-        seen.here.append(perf_counter() - started)
+        if self._sends(timings):
+            future = self._remote.submit(request, deadline_seconds)
+            future.add_done_callback(lambda done: self._record_remote(timings, started, done))
+            return future
+        future = self._local.submit(request, deadline_seconds)
+        timings.local.append(perf_counter() - started)
         return future
 
-    def _goes(self, seen: _Seen) -> bool:
-        if len(seen.there) < TRIES or len(seen.here) < TRIES:
-            return len(seen.there) + (seen.count - len(seen.here) - len(seen.there)) <= len(seen.here)
-        goes = median(seen.there) < median(seen.here)
-        return goes != (seen.count % LOOK_AGAIN == 0)
+    def _sends(self, timings: _Timings) -> bool:
+        if len(timings.remote) < MIN_SAMPLES or len(timings.local) < MIN_SAMPLES:
+            sent = len(timings.remote) + (timings.count - len(timings.local) - len(timings.remote))
+            return sent <= len(timings.local)
+        sends = median(timings.remote) < median(timings.local)
+        return sends != (timings.count % EXPLORE_EVERY == 0)
 
-    def _landed(self, seen: _Seen, started: float, done: "Future[Answer]") -> None:
+    def _record_remote(self, timings: _Timings, started: float, done: "Future[Response]") -> None:
         if done.exception() is None:
-            function = done.result().seconds
-            # What the way took, and this task's share of the functions' time.
-            seen.there.append(max(0.0, perf_counter() - started - function) + function / max(1, self._workers))
+            computing = done.result().seconds
+            # The time of sending, and this task's share of the functions' time.
+            sending = max(0.0, perf_counter() - started - computing)
+            timings.remote.append(sending + computing / max(1, self._workers))
 
     def scale(self, workers: int) -> None:
         self._workers = workers
-        self._there.scale(workers)
+        self._remote.scale(workers)
 
     def usage(self) -> Usage:
-        return self._there.usage()
+        return self._remote.usage()
 
     def close(self) -> None:
-        self._there.close()
+        self._remote.close()
 
 
-def _magnitude(request: Request) -> int:
-    """Tasks of about the same size are alike."""
+def _size_class(request: Request) -> int:
+    """The same for requests of about the same size."""
     return sum(tensor.nbytes for tensor in request.tensors.values()).bit_length()

@@ -1,30 +1,46 @@
-"""Tasks in long-lived processes of this machine, and in any that somebody starts elsewhere with `weft worker`."""
+"""A pool of worker processes: those started on this machine, and those started elsewhere with `weft worker`."""
 
 import os
 import re
+import selectors
 import subprocess
 import sys
-
-import zmq
+import time
+from functools import partial
 
 from weft.errors import UserError
-from weft.serverless.hub import Hub
-from weft_function.wire import Message
+from weft.serverless.broker import LEFT
+from weft.serverless.elastic import ElasticBroker
+from weft.serverless.invoker import DEADLINE_SECONDS
+from weft_function.address import parse_address
+from weft_function.backoff import Backoff
+from weft_function.session import KEY_BYTES
 
-SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0  # between starts of processes that do not register
+NOTICE_SECONDS, POLL_SECONDS = 0.5, 0.05  # while waiting for a worker from elsewhere
+KEY_DIGITS = 2 * KEY_BYTES
+SINGLE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
-def run_workers(address: str, count: int, idle_seconds: float | None, trust: tuple[str, ...]) -> int:
-    """Workers for somebody's run, until they leave or are interrupted; the first exit code that is not 0."""
+def run_workers(
+    address: str, count: int, idle_seconds: float | None, wait_seconds: float, trust: tuple[str, ...]
+) -> int:
+    """Runs worker processes for another machine's run; returns the first exit code that is not 0.
+
+    They retry connecting to the run for `wait_seconds`.
+    """
     if run_key() is None:
-        raise UserError("the variable WEFT_KEY must hold the run's key, 64 hexadecimal digits, here as there")
-    if not re.fullmatch(r"tcp://[^:/]+:\d+", address):
-        raise UserError(f"{address} is not an address of the form tcp://HOST:PORT")
-    command = [sys.executable, "-m", "weft_function.loop", address, "--parent", str(os.getpid())]
-    command += [] if idle_seconds is None else ["--idle", str(idle_seconds)]
-    for package in trust:
-        command += ["--trust", package]
-    workers = [subprocess.Popen(command, env={**os.environ, **SINGLE}) for _ in range(count)]
+        raise UserError(
+            f"the variable WEFT_KEY must hold the run's key, {KEY_DIGITS} hexadecimal digits, here and there"
+        )
+    try:
+        parse_address(address)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    options = ["--wait", str(wait_seconds)]
+    options += [] if idle_seconds is None else ["--idle", str(idle_seconds)]
+    command = _worker_command(address, options, trust)
+    workers = [subprocess.Popen(command, env={**os.environ, **SINGLE_THREAD}) for _ in range(count)]
     try:
         codes = [worker.wait() for worker in workers]
     except KeyboardInterrupt:
@@ -36,18 +52,32 @@ def run_workers(address: str, count: int, idle_seconds: float | None, trust: tup
     return next((code for code in codes if code), 0)
 
 
-def run_key() -> bytes | None:
-    """The key of workers that are started elsewhere, if there is one: 64 hexadecimal digits in WEFT_KEY."""
+def run_key(required: bool = False) -> bytes | None:
+    """The key that the run shares with workers from elsewhere: hexadecimal digits in WEFT_KEY; None if not set."""
     text = os.environ.get("WEFT_KEY")
+    if text is None and required:
+        raise UserError(
+            "executor.workers=0 leaves it to others to bring workers, and nobody can without a key: set the variable "
+            "WEFT_KEY here and there ('export WEFT_KEY=$(openssl rand -hex 32)'), or executor.workers to 1 or more"
+        )
     if text is None:
         return None
-    if not re.fullmatch("[0-9a-fA-F]{64}", text):
-        raise UserError("the variable WEFT_KEY must hold 64 hexadecimal digits: make them with 'openssl rand -hex 32'")
+    if not re.fullmatch(f"[0-9a-fA-F]{{{KEY_DIGITS}}}", text):
+        raise UserError(
+            f"the variable WEFT_KEY must hold {KEY_DIGITS} hexadecimal digits: make them with 'openssl rand -hex 32'"
+        )
     return bytes.fromhex(text)
 
 
-class PoolInvoker(Hub):
-    """A pool of workers; `processes` of them are started here."""
+def _worker_command(address: str, options: list[str], trust: tuple[str, ...]) -> list[str]:
+    command = [sys.executable, "-P", "-m", "weft_function", address, "--parent", str(os.getpid()), *options]
+    for module in trust:
+        command += ["--trust", module]
+    return command
+
+
+class PoolInvoker(ElasticBroker):
+    """A pool of workers. It starts `processes` of them."""
 
     name = "pool"
 
@@ -56,59 +86,64 @@ class PoolInvoker(Hub):
         processes: int = 0,
         bind: str = "tcp://127.0.0.1:*",
         key: bytes | None = None,
-        halve: bool = False,
+        as_bfloat16: bool = False,
         delay_seconds: float = 0.0,
         trust: tuple[str, ...] = (),
+        deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
         self._delay, self._trust = delay_seconds, trust
-        self._processes: dict[int, tuple[subprocess.Popen[bytes], str]] = {}  # by pidfd: the process and its lease
-        super().__init__(bind, key, halve)
+        self._started: dict[str, tuple[subprocess.Popen[bytes], int]] = {}  # by lease: the process and its pidfd
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        super().__init__(bind, key, as_bfloat16, deadline_seconds)
         if processes:
             self.scale(processes)
 
     @property
     def processes(self) -> list[int]:
         """Process ids of the workers that were started here."""
-        return sorted(process.pid for process, _ in list(self._processes.values()))
+        return sorted(process.pid for process, _ in list(self._started.values()))
 
-    def _adjust(self) -> None:
-        while len(self._processes) < self._wanted:
-            lease, key, _ = self._new_lease()
-            command = [sys.executable, "-m", "weft_function.loop", self.address, "--lease", lease]
-            command += ["--parent", str(os.getpid())]
-            command += ["--delay", str(self._delay)] if self._delay else []
-            for package in self._trust:
-                command += ["--trust", package]
-            process = subprocess.Popen(command, env={**os.environ, **SINGLE, "WEFT_KEY": key.hex()})
-            fd = os.pidfd_open(process.pid)
-            self._processes[fd] = process, lease
-            self._poller.register(fd, zmq.POLLIN)
-        spare = len(self._processes) - self._wanted
-        for _, lease in list(self._processes.values()):
-            peer = self._peers.get(lease)
-            if spare > 0 and peer is not None and not peer.attempts:
-                self._say(lease, Message("stop"))
-                self._forget(lease, "it was asked to leave")
-                spare -= 1
+    def await_workers(self) -> None:
+        """Waits until a worker from elsewhere has registered; raises UserError at the run's deadline."""
+        started, noticed = time.monotonic(), False
+        while not self.usage().workers:
+            waited = time.monotonic() - started
+            if waited >= self._deadline:
+                hint = self._no_worker_hint()
+                raise UserError(f"no worker has come to {self.address} in {self._deadline:g} s: {hint}")
+            if waited >= NOTICE_SECONDS and not noticed:
+                print(f"waiting for workers at {self.address} (there: weft worker {self.address})", file=sys.stderr)
+                noticed = True
+            time.sleep(POLL_SECONDS)
 
-    def _look(self, events: dict[object, int]) -> None:
-        """A process that has ended loses what it was at, and another takes its place if it is missed."""
-        ended = [fd for fd in self._processes if fd in events]
-        for fd in ended:
-            process, lease = self._processes.pop(fd)
-            self._poller.unregister(fd)
-            os.close(fd)
-            process.wait()
-            self._drop_lease(lease, f"its process ended with {process.returncode}")
-        if ended:
-            self._adjust()
+    def _start_worker(self) -> None:
+        lease, key = self._leases.issue()
+        command = _worker_command(self.address, ["--delay", str(self._delay)] if self._delay else [], self._trust)
+        environment = {**os.environ, **SINGLE_THREAD, "WEFT_KEY": key.hex(), "WEFT_LEASE": lease}
+        process = subprocess.Popen(command, env=environment)
+        fd = os.pidfd_open(process.pid)
+        self._started[lease] = process, fd
+        self._selector.register(fd, selectors.EVENT_READ, partial(self._on_exit, lease))
 
-    def _there(self) -> int:
-        return len(self._processes)
+    def _on_exit(self, lease: str, mask: int) -> None:
+        """Loses the attempts of a process that has ended, and starts another process if one is missing."""
+        process, fd = self._started.pop(lease)
+        self._selector.unregister(fd)
+        os.close(fd)
+        process.wait()
+        self._record_end(lease)
+        self._revoke(lease, f"its process ended with {process.returncode}")
+        self._adjust_workers()
 
-    def _end(self) -> None:
-        for fd, (process, _) in self._processes.items():
+    def _on_disconnected(self, lease: str, reason: str) -> None:
+        """Kills a process whose connection is lost, so that another one takes its place."""
+        super()._on_disconnected(lease, reason)
+        if reason != LEFT and lease in self._started:
+            self._started[lease][0].kill()
+
+    def _kill_workers(self) -> None:
+        for process, fd in self._started.values():
             process.kill()
             process.wait()
             os.close(fd)
-        self._processes.clear()
+        self._started.clear()

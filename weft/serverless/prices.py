@@ -1,4 +1,4 @@
-"""What a run costs: servers by the hour, functions by the millisecond, from a dated file that anybody may replace."""
+"""The cost of a run: servers by the hour, functions by the millisecond, with prices from a dated file."""
 
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -13,6 +13,8 @@ from weft.errors import UserError
 
 
 class FunctionPrice(BaseModel):
+    """The price of functions with a given memory."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     memory_gb: float = Field(gt=0)
@@ -21,7 +23,7 @@ class FunctionPrice(BaseModel):
 
 
 class Prices(BaseModel):
-    """The file. Dollars."""
+    """The contents of a price file, in US dollars."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,12 +43,12 @@ class Prices(BaseModel):
 
 
 def read_prices(path: str | None = None) -> Prices:
-    """Those of a file, or ours."""
-    return _parsed(None if path is None else str(Path(path)))
+    """The prices in a file; None: those that come with weft."""
+    return _parse(None if path is None else str(Path(path)))
 
 
 @cache
-def _parsed(path: str | None) -> Prices:
+def _parse(path: str | None) -> Prices:
     name = path or "prices.yaml"
     try:
         text = Path(path).read_text() if path else files("weft.serverless").joinpath("prices.yaml").read_text()
@@ -55,13 +57,13 @@ def _parsed(path: str | None) -> Prices:
         raise UserError(f"the price file {name} cannot be read: {' '.join(str(error).split())}") from None
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"the price file {name}: {where}: {first['msg'].lower()}") from None
+        field = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"the price file {name}: {field}: {first['msg'].lower()}") from None
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of some time. Weight servers are those that hold nothing but weights; here graph servers hold them, too."""
+    """The cost of some time. Weights are on graph servers here; separate weight servers are for comparison."""
 
     seconds: float
     graph_servers: float
@@ -69,7 +71,7 @@ class Cost:
     function_time: float
     requests: float
     init: float
-    hedge_waste: float  # of function_time, what was paid for answers that were not used
+    hedge_waste: float  # the part of function_time whose responses were not used
 
     @property
     def total(self) -> float:
@@ -77,11 +79,11 @@ class Cost:
 
     @property
     def value(self) -> float:
-        """1 / (time x cost): how much of both it leaves."""
+        """The value metric of Dorylus: 1 / (time x cost)."""
         spent = self.seconds * self.total
         return 1.0 / spent if spent > 0 else 0.0
 
-    def described(self) -> dict[str, float]:
+    def to_dict(self) -> dict[str, float]:
         return {**asdict(self), "total": self.total, "value": self.value}
 
 
@@ -93,16 +95,17 @@ def price(
     weight_servers: int = 0,
     server: str | None = None,
 ) -> Cost:
-    """What some time cost: `functions` are the counts of an epoch's record.
+    """The cost of some time. `functions`: the usage in an epoch's record.
 
-    Function time is what was billed where the cloud said so, and what tasks took where functions are ours.
+    Function time is the billed time if the cloud reported it, and otherwise the time of tasks.
     """
     per_second = prices.functions.memory_gb * prices.functions.gb_second
     billed = functions.get("function_seconds", 0.0) or functions.get("task_seconds", 0.0)
+    hours = seconds / 3600
     return Cost(
         seconds=seconds,
-        graph_servers=servers * prices.hour(server or prices.graph_server) * seconds / 3600,
-        weight_servers=weight_servers * prices.hour(prices.weight_server) * seconds / 3600,
+        graph_servers=servers * prices.hour(server or prices.graph_server) * hours,
+        weight_servers=weight_servers * prices.hour(prices.weight_server) * hours,
         function_time=billed * per_second,
         requests=functions.get("requests", 0.0) * prices.functions.request,
         init=functions.get("init_seconds", 0.0) * per_second,
