@@ -31,7 +31,24 @@ def launcher(folder: Path, workers: int, deed: str, *rest: str) -> Iterator[subp
                 os.kill(pid, 9)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def write_whole(file: Path, text: str) -> None:
+    """Whoever reads the file meanwhile finds the text of before or this one, never an empty file."""
+    new = file.with_name(f"{file.name}.new")
+    new.write_text(text)
+    new.replace(file)
+
+
+def meet(folder: Path) -> None:
+    """Waits until every worker of the run has come here.
+
+    Importing torch takes seconds, on a busy machine very different ones. A run whose deadline is shorter than that
+    begins when all have done it: what the deadline bounds is then the fault alone.
+    """
+    (folder / f"{os.environ.get('RANK', '0')}.here").touch()
+    wait_until(lambda: len(list(folder.glob("*.here"))) >= int(os.environ.get("WORLD_SIZE", "1")))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 180.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not happen in time"
@@ -39,10 +56,15 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def epoch_reached(folder: Path, worker: int, epoch: int) -> bool:
+    return epoch_of(folder, worker) >= epoch
+
+
+def epoch_of(folder: Path, worker: int) -> int:
+    """The epoch that a worker has ended last; -1: none."""
     try:
-        return int((folder / f"{worker}.epoch").read_text() or -1) >= epoch
+        return int((folder / f"{worker}.epoch").read_text())
     except FileNotFoundError:
-        return False
+        return -1
 
 
 def worker_pids(folder: Path) -> list[int]:

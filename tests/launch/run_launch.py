@@ -2,12 +2,12 @@
 
 import sys
 
-from weft.launch import launch
+from weft.launch.launcher import launch, print_failure
 
 if __name__ == "__main__":
     workers, deed, folder, *rest = sys.argv[1:]
     deadline_seconds = float(rest[0]) if rest else 60.0
-    code = launch(
+    ending = launch(
         "tests.launch.worker_script",
         [deed, folder, str(deadline_seconds)],
         int(workers),
@@ -15,4 +15,4 @@ if __name__ == "__main__":
         deadline_seconds=deadline_seconds,
         grace_seconds=float(rest[1]) if len(rest) > 1 else 30.0,
     )
-    sys.exit(code)
+    sys.exit(print_failure(ending).code)

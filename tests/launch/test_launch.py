@@ -1,7 +1,10 @@
 """The launcher: environment, exit codes, who speaks, ports, signals."""
 
+import resource
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -9,13 +12,13 @@ import pytest
 
 from tests.launch.launching import epoch_reached, launcher, none_left, wait_until, worker_pids
 from weft.errors import UserError
-from weft.launch import launch
+from weft.launch.launcher import launch, print_failure
 
 SCRIPT = "tests.launch.worker_script"
 
 
 def test_workers_run_to_the_end_in_the_right_environment(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert launch(SCRIPT, ["train", str(tmp_path)], 2) == 0
+    assert print_failure(launch(SCRIPT, ["train", str(tmp_path)], 2)).code == 0
     said = capfd.readouterr()
     assert "worker 0 of 2 is done" in said.out, said.err  # worker 0 has the terminal
     assert "worker 1" not in said.out  # and it alone
@@ -30,24 +33,57 @@ def test_workers_run_to_the_end_in_the_right_environment(tmp_path: Path, capfd: 
     assert none_left(tmp_path)
 
 
+def test_what_a_killed_launcher_left_goes_when_the_next_one_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    with launcher(tmp_path, 2, "forever") as process:
+        wait_until(lambda: epoch_reached(tmp_path, 1, 1))
+        process.kill()
+        process.wait(10)
+        wait_until(lambda: none_left(tmp_path), seconds=60)
+    assert len(list(temporary.glob("weft-run-*"))) == 1
+    with launcher(tmp_path, 1, "mistake") as process:
+        assert process.wait(60) == 2
+    assert list(temporary.glob("weft-run-*")) == []
+
+
 @pytest.mark.parametrize("deed", ["mistake", "mistake-on-one"])
 def test_a_users_mistake_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str], deed: str) -> None:
-    code = launch(SCRIPT, [deed, str(tmp_path)], 2, threads_per_worker=1)
+    code = print_failure(launch(SCRIPT, [deed, str(tmp_path)], 2, threads_per_worker=1)).code
     said = capfd.readouterr().err
     assert code == 2, said
     sentence = "the graph has no vertices" if deed == "mistake" else "part 2 was altered"
-    assert said.count(sentence) == 1
+    assert said.count(sentence) == 1 and said.splitlines()[-1].startswith(f"error: {sentence}")
     assert "Traceback" not in said
     assert none_left(tmp_path)
 
 
 def test_a_worker_that_fails_is_named_with_its_output(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code = launch(SCRIPT, ["error-on-one", str(tmp_path)], 2, threads_per_worker=1)
+    code = print_failure(launch(SCRIPT, ["error-on-one", str(tmp_path)], 2, threads_per_worker=1)).code
     said = capfd.readouterr().err
     assert code == 1, said
-    assert "worker 1 failed during epoch 1: ZeroDivisionError: by nothing" in said
+    assert said.splitlines()[-1].startswith("error: worker 1 failed during epoch 1: ZeroDivisionError: by nothing;")
     assert "about to divide" in said
     assert none_left(tmp_path)
+
+
+@pytest.mark.parametrize("hard", [40, 4096])
+def test_few_descriptors_are_asked_for_or_refused_before_anybody_waits(tmp_path: Path, hard: int) -> None:
+    command = [sys.executable, "-m", "weft", "train", "--data", "synthetic:tiny", "--workers", "2", "--epochs", "1"]
+    ended = subprocess.run(
+        [*command, "--run", str(tmp_path / "run"), "--set", "threads=1"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard)),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=200,
+    )
+    assert ended.returncode == (2 if hard == 40 else 0), ended.stderr
+    assert ("ulimit -n 72" in ended.stderr) == (hard == 40)
+    assert (tmp_path / "run").exists() == (hard > 40)
 
 
 def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
@@ -84,6 +120,6 @@ def test_workers_that_do_not_leave_are_ended(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         begin = time.monotonic()
         process.communicate(timeout=60)
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 40  # of the 60 that the deadline is
     assert process.returncode != 0
     assert none_left(tmp_path)

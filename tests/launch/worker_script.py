@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from tests.launch.launching import meet, write_whole
 from weft.comm import Communicator, open_communicator, run_worker
 from weft.errors import UserError
 
@@ -19,6 +20,8 @@ def main() -> None:
     (folder / f"{os.environ.get('RANK', 'x')}.pid").write_text(str(os.getpid()))
     if deed == "mistake":
         raise UserError("the graph has no vertices: give it some")
+    if deed == "stop":  # its deadline is short
+        meet(folder)
     comm = open_communicator(deadline_seconds=deadline_seconds)
     leaving: list[int] = []
     if deed == "leave":
@@ -35,7 +38,7 @@ def main() -> None:
             sys.exit(128 + signal.SIGTERM)
         if comm.worker == comm.num_workers - 1:
             _misbehave(deed, epoch, folder)
-        (folder / f"{comm.worker}.epoch").write_text(str(epoch))
+        write_whole(folder / f"{comm.worker}.epoch", str(epoch))
         time.sleep(0.02)
     (folder / f"{comm.worker}.done").write_text("done")
     _say(comm)

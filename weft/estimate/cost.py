@@ -1,8 +1,8 @@
-"""Which plan is the fastest here, by a model: counted work over measured speeds, and bytes over the links' bandwidth.
+"""The modelled time and memory of each plan: counted work by measured speeds, and bytes by the links' bandwidth.
 
-The model is simple, and says what it is made of: the slowest worker computes, rows cross the slowest link, each wait
-costs the latency. Where workers share cores, one that has more to do gets more of them. Fetching ahead goes on while
-steps compute, and takes the same links as what steps exchange.
+The model is simple: the slowest worker computes, rows cross the slowest link, and each wait costs the latency. Where
+workers share cores, one with more work gets more of them. Macrobatches are fetched while steps compute, over the links
+that steps exchange rows on.
 """
 
 import time
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from weft import kernels
 from weft.comm import Communicator, measure_channels
-from weft.footprint import Load, estimate_bytes
-from weft.layers import Layer, Stack
-from weft.sample.count import Setting, Shape, Work
+from weft.estimate.count import LayerShapes, PlanVariant, StepWork
+from weft.estimate.footprint import WorkerLoad, estimate_bytes
+from weft.layers import Stack, traits_of
 from weft.strategy import PRESETS, ExchangeConfig, MemoryConfig
 
 _ROWS, _WIDTH, _DEGREE, _TIMES = 4096, 256, 8, 5
@@ -61,7 +61,7 @@ def measure_speeds(comm: Communicator, megabits: float | None = None, latency: f
     byte, wait = 0.0, 0.0
     if comm.num_workers > 1 and (megabits is None or latency is None):
         channels = measure_channels(comm)
-        # everybody sends to everybody: a worker's link carries all of its channels at once
+        # all workers send to all: a worker's link carries all of its channels at once
         byte, wait = float(channels.seconds_per_byte.max()) / (comm.num_workers - 1), float(channels.latency.max())
     if comm.num_workers > 1:
         byte = byte if megabits is None else 8e-6 / megabits
@@ -79,8 +79,8 @@ def _seconds(work: Any) -> float:
 
 
 @dataclass(frozen=True)
-class Option:
-    """Something that a run could do, and what an epoch of it is modelled to take."""
+class PlanEstimate:
+    """A plan that a run could follow, and what an epoch of it is modelled to take."""
 
     label: str
     strategy: str  # the preset
@@ -90,95 +90,109 @@ class Option:
     edges: float
     megabytes: float  # that all workers send in an epoch
     rounds: float  # of a step
-    imbalance: float
+    edge_balance: float
     memory_bytes: int  # of the largest worker
     seconds: float  # of an epoch
     fits: bool
 
 
-def shape_of(model: Stack) -> Shape:
-    """What the layers of a model cost."""
+def layer_shapes(model: Stack) -> LayerShapes:
+    """The shapes of a model's layers."""
     products, of_sources = [], []
     for layer in model.layers:
         products.append(sum(weight.numel() for weight in layer.parameters() if weight.dim() == 2))
-        of_sources.append(not isinstance(layer, Layer) or layer.input_aggregate() is None)
-    return Shape(model.widths, tuple(products), tuple(of_sources))
+        of_sources.append(traits_of(layer).input_aggregate is None)
+    return LayerShapes(model.widths, tuple(products), tuple(of_sources))
 
 
-def minibatch_options(
-    counted: Mapping[Setting, Work], speeds: Speeds, steps: int, model: nn.Module, load: Load, row_bytes: int, room: int
-) -> list[Option]:
-    """An option for each plan that was counted; `steps` in an epoch."""
+def minibatch_estimates(
+    counted: Mapping[PlanVariant, StepWork],
+    speeds: Speeds,
+    steps: int,
+    model: nn.Module,
+    load: WorkerLoad,
+    row_bytes: int,
+    available_bytes: int,
+) -> list[PlanEstimate]:
+    """An estimate for each plan that was counted; `steps` in an epoch."""
     gradients = sum(weight.numel() for weight in model.parameters()) * 4 * 2 * (1 - 1 / load.workers)
-    options = []
-    for setting, work in counted.items():
-        computing = _together(2 * work.reads * speeds.read + 3 * work.products * speeds.multiply + work.drawing, speeds)
+    estimates = []
+    for variant, work in counted.items():
+        computing = _compute_seconds(
+            2 * work.reads * speeds.read + 3 * work.products * speeds.multiply + work.drawing, speeds
+        )
         in_step = (work.hidden + gradients) * speeds.byte
         ahead = (work.features + work.structure) * speeds.byte
         waits = work.rounds * speeds.latency
         seconds = torch.maximum(computing + in_step, in_step + ahead).max() + waits
         sent = float((work.hidden + work.features + work.structure).sum()) + gradients * load.workers
-        held = int(2 * setting.together * float(work.rows.max()) * row_bytes)
-        memory = load.rows * load.widths[0] * 4 + load.edges * 12 + held
-        preset = {"independent": "minibatch", "macrobatch": "batchgnn", "split": "gsplit"}[setting.plan]
+        macrobatches = int(2 * variant.macrobatch_size * float(work.rows.max()) * row_bytes)
+        memory = load.rows * load.widths[0] * 4 + load.edges * 12 + macrobatches
+        preset = {"independent": "minibatch", "macrobatch": "batchgnn", "split": "gsplit"}[variant.plan]
         sample = {
-            "macrobatch": setting.together,
-            "cache_aggregates": "always" if setting.kept else "never",
-            "alone_hops": setting.alone_hops,
+            "macrobatch": variant.macrobatch_size,
+            "cache_aggregates": "always" if variant.cached else "never",
+            "alone_hops": variant.alone_hops,
         }
-        options.append(
-            Option(
-                setting.label(), preset, {"sample": sample}, float(work.rows.sum()), float(work.remote.sum()),
-                float(work.edges.sum()), sent * steps / 1e6, work.rounds, work.imbalance, memory,
-                float(seconds) * steps, memory <= room,
+        estimates.append(
+            PlanEstimate(
+                variant.label(), preset, {"sample": sample}, float(work.rows.sum()), float(work.remote.sum()),
+                float(work.edges.sum()), sent * steps / 1e6, work.rounds, work.edge_balance, memory,
+                float(seconds) * steps, memory <= available_bytes,
             )
         )  # fmt: skip
-    return options
+    return estimates
 
 
-def full_options(
-    comm: Communicator, load: Load, shape: Shape, speeds: Speeds, keeps: bool, memory: MemoryConfig, room: int
-) -> list[Option]:
-    """The full graph, exchanged at once or block by block; `keeps`: the input's aggregate is made once."""
-    layers = range(len(shape.products))
-    first = 1 if keeps else 0
-    reads = sum(load.edges * shape.exchanged(layer) for layer in layers[first:])
-    products = load.rows * sum(shape.products)
-    numbers = sum(shape.exchanged(layer) for layer in layers[first:])
+def full_graph_estimates(
+    comm: Communicator,
+    load: WorkerLoad,
+    shapes: LayerShapes,
+    speeds: Speeds,
+    caches_input: bool,
+    memory: MemoryConfig,
+    available_bytes: int,
+) -> list[PlanEstimate]:
+    """The full graph, exchanged at once or block by block. `caches_input`: the input's aggregate is computed once."""
+    layers = range(len(shapes.products))
+    first = 1 if caches_input else 0
+    reads = sum(load.edges * shapes.exchanged(layer) for layer in layers[first:])
+    products = load.rows * sum(shapes.products)
+    numbers = sum(shapes.exchanged(layer) for layer in layers[first:])
     mine = torch.tensor([load.rows, load.halo, load.edges, reads, products], dtype=torch.float64)
     rows, halo, edges, reads_all, products_all = comm.all_gather(mine, "control", "what plans take").T
     gradients = load.parameters * 4 * 2 * (1 - 1 / load.workers)
-    options = []
-    for name, again in (("full", 0), ("sar", 1)):
+    estimates = []
+    for name, recomputed in (("full", 0), ("sar", 1)):
         preset = PRESETS[name].settings
         exchange = ExchangeConfig(**preset.get("exchange", {}))
         kept = MemoryConfig(**{**memory.model_dump(), **preset.get("memory", {})})
-        computing = _together(
-            (2 + again) * reads_all * speeds.read + (3 + again) * products_all * speeds.multiply, speeds
+        computing = _compute_seconds(
+            (2 + recomputed) * reads_all * speeds.read + (3 + recomputed) * products_all * speeds.multiply, speeds
         )
-        sent = (2 + again * any(shape.multiplies_sources)) * halo * numbers * load.itemsize + gradients
+        sent = (2 + recomputed * any(shapes.multiplies_sources)) * halo * numbers * load.itemsize + gradients
         seconds = computing + sent * speeds.byte
         need = torch.tensor([estimate_bytes(load, exchange, kept)], dtype=torch.int64)
         largest = int(comm.all_reduce(need, "control", "memory of plans", "max"))
         rounds = 2.0 * len(layers) * (1 if name == "full" else load.workers)
-        options.append(
-            Option(
+        estimates.append(
+            PlanEstimate(
                 name, name, {}, float((rows + halo).sum()), float(halo.sum()), float(edges.sum()) * len(layers),
                 float(sent.sum()) / 1e6, rounds, float(edges.max() / edges.mean().clamp(min=1e-300)), largest,
-                float(seconds.max()) + rounds * speeds.latency, largest <= room,
+                float(seconds.max()) + rounds * speeds.latency, largest <= available_bytes,
             )
         )  # fmt: skip
-    return options
+    return estimates
 
 
-def _together(computing: Tensor, speeds: Speeds) -> Tensor:
-    """Seconds until each worker has computed: by itself on its cores, or all of them on those that they share."""
+def _compute_seconds(computing: Tensor, speeds: Speeds) -> Tensor:
+    """Seconds until each worker has computed, on cores of its own or on those that all share."""
     return torch.maximum(computing / speeds.sharing, computing.mean())
 
 
-def best_of(options: list[Option]) -> Option:
-    """The fastest of those that fit; where none does, the smallest."""
-    fitting = [option for option in options if option.fits]
+def best_of(estimates: list[PlanEstimate]) -> PlanEstimate:
+    """The fastest plan of those that fit in memory; where none fits, the smallest."""
+    fitting = [estimate for estimate in estimates if estimate.fits]
     if not fitting:
-        return min(options, key=lambda option: option.memory_bytes)
-    return min(fitting, key=lambda option: option.seconds)
+        return min(estimates, key=lambda estimate: estimate.memory_bytes)
+    return min(fitting, key=lambda estimate: estimate.seconds)

@@ -1,0 +1,377 @@
+"""What one worker process does for `weft train` and `weft plan`: joining the run, setting up, training."""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import closing, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from weft.aggregate import DistributedGraph, find_reach, order_by, order_for_overlap
+from weft.cli.show import print_rows, run_rows
+from weft.comm import Communicator, gather_texts, open_communicator
+from weft.config import RunConfig, make_config
+from weft.errors import UserError, optional
+from weft.estimate.auto import WORTH_RESTRICTING, restricts, spills
+from weft.estimate.choice import estimate_plans, plans_as_json, with_choice
+from weft.estimate.cost import best_of
+from weft.estimate.footprint import WorkerLoad, explain_failure, ran_out_of_memory, refuse_if_too_large, worker_load
+from weft.graph.splits import known
+from weft.kernels import memory
+from weft.launch.process import scoped_process_state
+from weft.layers import Given, Stack, add_embedding, build_model
+from weft.partitioning import Shard, read_partition
+from weft.prepare import hold_out, labelled_edges, open_shard, parts_folder, parts_per_worker
+from weft.sample import PartitionBook
+from weft.strategy import make_format, make_schedule
+from weft.training.advice import advise
+from weft.training.console import Console
+from weft.training.decoders import Decoder
+from weft.training.edges import EdgeLabels
+from weft.training.epochs import EpochRunner
+from weft.training.evaluate import pick_masks
+from weft.training.identity import describe_graph, describe_settings
+from weft.training.labelled import LabelledEdges
+from weft.training.links import HeldOut, LinkPrediction
+from weft.training.loop import OnRecord, Task, fit
+from weft.training.loss import GlobalLoss
+from weft.training.minibatches import make_loader
+from weft.training.modelparts import add_parts
+from weft.training.modelshape import ModelShape, shape_for
+from weft.training.objective import VertexLabels, input_rows
+from weft.training.runfolder import RunFolder
+from weft.training.steps import FullGraph, Steps
+from weft.training.summary import summarise
+from weft.training.trace import Trace, merge_files
+
+EXIT_INTERRUPTED = 143
+CONFIG = "config.json"  # the name of the document in which the launcher passes the settings
+Learned = VertexLabels | EdgeLabels | LinkPrediction
+
+
+class TaskEdges(NamedTuple):
+    """The edges that a run learns something of, where it does not learn labels of vertices."""
+
+    held_out: HeldOut | None = None  # edges that training does not see, where the others are learned
+    labelled: LabelledEdges | None = None  # edges whose labels are learned
+    files_id: Mapping[str, str] = MappingProxyType({})  # digests of the files that name such edges
+
+
+@dataclass
+class Worker:
+    """One worker of a run, set up: its config, folder, the graph, and model."""
+
+    config: RunConfig
+    folder: RunFolder
+    comm: Communicator
+    graph: DistributedGraph
+    model: nn.Module
+    load: WorkerLoad
+    edges: TaskEdges
+    decoder: Decoder | None  # of pairs
+    graph_id: dict[str, Any]  # which graph it is
+    shape: ModelShape
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes a run the same run, and what its model was built for."""
+        settings = describe_settings(self.config.model_dump(mode="json")) | dict(self.edges.files_id)
+        return {"graph": self.graph_id, "settings": settings, "model": self.shape.as_json()}
+
+
+class Joined(NamedTuple):
+    """A worker that has joined its run, before anything is decided about it."""
+
+    config: RunConfig
+    folder: RunFolder
+    comm: Communicator
+    shard: Shard
+    edges: TaskEdges
+    decoder: Decoder | None
+    model: nn.Module
+    shape: ModelShape
+    load: WorkerLoad
+    parts: int
+    graph_id: dict[str, Any]  # which graph it is
+
+
+def join(
+    run: Path, config: RunConfig | None = None, shape: ModelShape | None = None, given: Given | None = None
+) -> Joined:
+    """Joins the run, loads this worker's shard and builds the model, the same on every worker.
+
+    `given` is the model, or what builds it, where the run was given it as an object.
+    `shape` is that of a trained model which is put on another graph, whose labels and held-out edges do not matter.
+    Under torchrun the config is given: the folder, which worker 0 makes, is there when all have joined, not before.
+    """
+    config = config or make_config(RunFolder.open(run).config())
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    comm = open_communicator(config.deadline_seconds, device=config.device)
+    folder = RunFolder.open(run)
+    if comm.num_workers != config.workers:
+        raise UserError(f"{comm.num_workers} workers were started, but the config says workers: {config.workers}")
+    comm.step = "loading"
+    refuse_different(config, comm)
+    parts = parts_per_worker(config, run)
+    _set_memory(config, parts, folder)
+    shard = open_shard(config, run, comm)
+    graph_id = describe_graph(shard, comm)
+    edges = TaskEdges()
+    if shape is None:
+        shard, edges = _edges_of_task(config, run, shard, comm)
+        shape = _shape_of(config, shard, edges.labelled)
+    torch.manual_seed(config.seed)
+    model = build_model(config.model, shape.num_in, shape.num_out, shape.num_relations, given)
+    decoder = add_parts(model, shape, config.train.task, config.link, shard.graph_name)
+    load = worker_load(config, shard, model, shape.num_in)
+    return Joined(config, folder, comm, shard, edges, decoder, model, shape, load, parts, graph_id)
+
+
+def _edges_of_task(config: RunConfig, run: Path, shard: Shard, comm: Communicator) -> tuple[Shard, TaskEdges]:
+    """The edges that the run is about, and the shard with those that training may see."""
+    if config.train.task == "links":
+        if config.exchange.schedule == "overlapped" and comm.num_workers > 1:
+            shard = order_for_overlap(shard, comm)  # before places of edges are noted
+        held_out, files = hold_out(config, run, shard, comm)
+        files_id = {} if files is None else {"edges of link.val_edges and link.test_edges": files}
+        return held_out.without(shard), TaskEdges(held_out, files_id=files_id)
+    if config.train.task == "edges":
+        labelled = labelled_edges(config, run)
+        return shard, TaskEdges(labelled=labelled, files_id={"edges of edge.labels": labelled.digest()})
+    if not shard.num_outputs:
+        raise UserError(f"{shard.graph_name} has no classes to predict: ingest it with --labels")
+    return shard, TaskEdges()
+
+
+def _shape_of(config: RunConfig, shard: Shard, labelled: LabelledEdges | None) -> ModelShape:
+    """What the run's model is built for."""
+    width = config.model.embedding if shard.x is None else shard.x.shape[1]
+    if config.train.task == "vertices":
+        return shape_for(shard, width, shard.num_outputs, shard.y)
+    if labelled is None:
+        return shape_for(shard, width, config.model.hidden, None)
+    return shape_for(shard, width, config.model.hidden, labelled.y, labelled.num_outputs, labelled.num_features)
+
+
+def refuse_different(config: RunConfig, comm: Communicator) -> None:
+    """Refuses workers whose settings differ: on several hosts each worker reads them from a file of its own."""
+    here = config.model_dump(mode="json", exclude={"run", "data", "threads", "device", "executor"})
+    settings = [json.loads(text) for text in gather_texts(comm, json.dumps(here), "settings")]
+    for worker, there in enumerate(settings):
+        different = [name for name in settings[0] if there.get(name) != settings[0][name]]
+        if different:
+            raise UserError(
+                f"worker {worker} has other settings than worker 0 ({', '.join(different)}): give every host the same "
+                "config"
+            )
+
+
+@scoped_process_state()
+def compare_plans(
+    run: Path, out: Path, megabits: float | None, latency: float | None, config: RunConfig | None = None
+) -> None:
+    """Writes what each plan would take."""
+    joined = join(run, config)
+    estimates, speeds = estimate_plans(
+        joined.config, joined.shard, joined.comm, joined.model, joined.load, megabits, latency
+    )
+    shard = joined.shard
+    halo = joined.comm.all_reduce(torch.tensor([shard.num_halo]), "control", "rows that others read")
+    if joined.comm.worker == 0:
+        found = plans_as_json(estimates, speeds)
+        found["graph"] = {
+            "name": shard.graph_name,
+            "vertices": shard.num_global_nodes,
+            "edges": shard.num_global_edges,
+            "features": joined.shape.num_in,
+            "classes": shard.num_classes,
+            "remote": int(halo) / max(1, shard.num_global_nodes),
+        }
+        found["speeds"] = asdict(speeds)
+        out.write_text(json.dumps(found))
+    joined.comm.barrier("plans")
+
+
+def open_worker(
+    run: Path,
+    config: RunConfig | None = None,
+    training: bool = False,
+    shape: ModelShape | None = None,
+    given: Given | None = None,
+) -> Worker:
+    """A worker set up to train or to evaluate, as the config says. Strategy `auto` is resolved here."""
+    config, folder, comm, shard, edges, decoder, model, shape, load, parts, graph_id = join(run, config, shape, given)
+    if config.strategy == "auto":
+        estimates, _ = estimate_plans(config, shard, comm, model, load)
+        config = with_choice(config, best_of(estimates))
+        _set_memory(config, parts, folder)
+        if comm.worker == 0:
+            folder.write_config(config.model_dump(mode="json"))
+        comm.barrier("choice of a plan")
+    full = config.exchange.plan == "full"
+    if full and not memory.spills() and config.device == "cpu":
+        refuse_if_too_large(load, config.exchange, config.memory, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    sizes = None
+    by_vertices = config.train.task == "vertices"
+    if full and training and by_vertices and not config.executor.pipelines and restricts(config, model):
+        shard, sizes = _restrict(config, shard, comm, len(cast(Stack, model).layers))
+    if sizes is None and by_vertices and config.exchange.schedule == "overlapped" and comm.num_workers > 1:
+        shard = order_for_overlap(shard, comm)
+    graph = DistributedGraph(
+        shard.to(comm.device),
+        comm,
+        make_format(config.exchange),
+        make_schedule(config.exchange, shard.num_global_nodes, config.workers, parts),
+    )
+    if sizes is not None:
+        graph.restrict(sizes)
+    graph.noise.seed = config.seed
+    if shard.x is None:
+        add_embedding(model, shape.num_in, graph.global_ids, config.seed)
+    if isinstance(model, Stack):
+        model.rematerialise = config.memory.rematerialise
+    return Worker(config, folder, comm, graph, model.to(comm.device), load, edges, decoder, graph_id, shape)
+
+
+def _set_memory(config: RunConfig, parts: int, folder: RunFolder) -> None:
+    spill_folder = folder.path if spills(config, parts) else None
+    memory.set_policy(memory.Policy(spill_folder, low_memory=config.exchange.schedule == "sequential"))
+
+
+def _restrict(config: RunConfig, shard: Shard, comm: Communicator, layers: int) -> tuple[Shard, list[int] | None]:
+    """The shard with its rows in the order in which layers need them, and how many each layer needs; None: all."""
+    masks = pick_masks(shard, config.train.split)
+    if shard.y is None or "train" not in masks:
+        return shard, None  # refused with a reason when training begins
+    reach = find_reach(shard, comm, masks["train"] & known(shard.y), layers)
+    if config.memory.restrict == "auto" and reach.spared < WORTH_RESTRICTING:
+        return shard, None
+    return order_by(shard, comm, reach.depth), reach.sizes
+
+
+@scoped_process_state()
+def train(
+    run: Path,
+    resume: bool,
+    quiet: bool = False,
+    config: RunConfig | None = None,
+    given: Given | None = None,
+    on_record: OnRecord | None = None,
+) -> int:
+    """Trains, and writes the summary; returns the exit code. `on_record` as in `weft.training.loop.Task`."""
+    started = time.perf_counter()
+    worker = open_worker(run, config, training=True, given=given)
+    config, comm = worker.config, worker.comm
+    shows = comm.worker == 0 and not quiet
+    with worker.folder, Console(config.train.epochs, show=shows) as console:
+        trace = Trace(comm.worker, enabled=False)
+        comm.on_wait = lambda what, start, end: trace.record(what, "wait", start, end)
+        x = input_rows(worker.graph, worker.model, config.train)
+        objective = objective_of(worker, x)
+        steps = _steps(worker, x, objective)
+        task = Task(
+            worker.graph,
+            worker.model,
+            objective,
+            steps,
+            config.train,
+            config.optim,
+            worker.folder,
+            config.model_dump(mode="json"),
+            worker.identity,
+            on_step=console.step,
+            on_epoch=console.update,
+            trace=trace,
+            on_record=on_record,
+        )
+        if config.executor.pipelines:
+            task.runner = _pipeline(worker, steps)
+        try:
+            with memory.spilled_activations(), closing(task.runner) if task.runner else nullcontext():
+                outcome = fit(task, resume)
+        except (MemoryError, OSError, RuntimeError) as error:
+            if not ran_out_of_memory(error):
+                raise
+            raise explain_failure(error, worker.load, config.exchange, config.memory) from error
+    comm.on_wait = None
+    _write_trace(worker, trace)
+    parts = parts_folder(config, worker.folder.path)
+    info = None if parts is None else read_partition(parts)
+    named = {"strategy": config.strategy, "model": config.model.name, "seed": config.seed}
+    summary = summarise(named, worker.graph, worker.model, outcome, time.perf_counter() - started, info)
+    summary["notes"] = advise(worker.graph, outcome, config.train) if config.train.task == "vertices" else []
+    if comm.worker == 0:
+        worker.folder.write_summary(summary)
+        worker.folder.close()
+    if shows:
+        print_rows(str(worker.folder.path), run_rows(summary))
+    comm.barrier("end")
+    comm.close()
+    return EXIT_INTERRUPTED if outcome.status == "interrupted" else 0
+
+
+def objective_of(worker: Worker, x: Tensor, training: bool = True) -> Learned:
+    """What the run learns; without `training`, only how it is evaluated."""
+    config, graph, model = worker.config, worker.graph, worker.model
+    if config.train.task == "vertices":
+        return VertexLabels(graph, model, x, config.train, training)
+    book = PartitionBook(graph.shard, graph.comm)
+    held_out, labelled, _ = worker.edges
+    if labelled is not None:
+        return EdgeLabels(graph, model, x, labelled, book, config.train, training)
+    assert held_out is not None
+    metric = "roc_auc" if config.train.metric == "auto" else config.train.metric
+    return LinkPrediction(graph, model, x, held_out, book, config.link, config.seed, worker.decoder, metric)
+
+
+def _steps(worker: Worker, x: Tensor, objective: Learned) -> Steps:
+    """What an epoch of the run consists of."""
+    config, graph, model, plan = worker.config, worker.graph, worker.model, worker.config.exchange.plan
+    if plan == "full":
+        return objective.full_graph()
+    book = PartitionBook(graph.shard, graph.comm)
+    settings = book, config.sample, plan, config.seed, config.train.epochs
+    if isinstance(objective, LinkPrediction):
+        links = objective.source(config.sample.batch)
+        return objective.steps(make_loader(graph, model, x, links, *settings, objective.left_out), links)
+    if isinstance(objective, EdgeLabels):
+        edges = objective.source(config.sample.batch, config.seed)
+        return objective.steps(make_loader(graph, model, x, edges, *settings), edges)
+    vertices = objective.source(book, config.sample.batch, config.seed)
+    return objective.steps(make_loader(graph, model, x, vertices, *settings), vertices)
+
+
+def _pipeline(worker: Worker, steps: Steps) -> EpochRunner:
+    """Runs the epochs where intervals of vertices go through them in a pipeline."""
+    with optional("a run in intervals"):
+        from weft.serverless.executor import PipelineExecutor
+
+    config = worker.config
+    assert isinstance(steps, FullGraph)
+    if not isinstance(steps.loss_of, GlobalLoss):
+        raise UserError(
+            f"executor {config.executor.name} computes losses of classes, and the labels of "
+            f"{worker.graph.shard.graph_name} are numbers: use another strategy than dorylus"
+        )
+    cache = config.train.cache_input
+    return PipelineExecutor(
+        worker.graph, worker.model, steps.x, steps.loss_of, config.executor, config.optim, config.seed,
+        config.train.epochs, cache,
+    )  # fmt: skip
+
+
+def _write_trace(worker: Worker, trace: Trace) -> None:
+    part = worker.folder.trace_part(worker.comm.worker)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    trace.write(part)
+    worker.comm.barrier("trace")
+    if worker.comm.worker == 0:
+        parts = sorted(worker.folder.path.glob("trace-*.json"))
+        merge_files(parts, worker.folder.trace_file)
