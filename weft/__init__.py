@@ -1,35 +1,56 @@
 """weft: train graph neural networks on graphs that one machine cannot hold.
 
-weft.load("cora"), weft.from_edges(...), weft.from_pyg(data), weft.from_dgl(graph) give a Graph; weft.partition cuts it;
-weft.train trains on it and returns a Run. A layer of your own is any module with `forward(graph, x)`, where graph is a
-weft.GraphView.
+weft.load("cora"), weft.ingest("edges.csv"), weft.from_edges, from_pyg, from_dgl, from_networkx, from_scipy and
+from_pandas give a Graph; weft.partition cuts it; weft.train trains on it and returns a Run. A layer of your own is any
+module with `forward(graph, x)`, where graph is a weft.GraphView. A training loop of your own begins with
+weft.init_workers() and weft.open_part(data, comm), takes minibatches from a weft.Loader, and sums gradients with
+weft.all_reduce_gradients.
 """
 
 import os
 
+from weft.launch.path import LEFT as LEFT  # first: nothing is imported from the current folder by accident
+
 # Before torch allocates: huge pages for large tensors, because fresh pages cost more than most kernels.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
-# The functions `partition` and `train` stand here under the names of the packages that hold their parts: whoever
-# wants a part imports it from the package (`from weft.train.loop import fit`), which works as ever.
-from weft.aggregate import EdgeRows, GraphView
-from weft.errors import UserError, WorkerLost
-from weft.graph import Graph, from_dgl, from_edges, from_pyg
+from weft.launch.parent import STARTED_BY as STARTED_BY  # it notes who started this process, before what takes seconds
+
+# isort: split
+from weft.aggregate import DistributedGraph, EdgeRows, GraphView
+from weft.comm import all_reduce_gradients
+from weft.errors import StopTraining, UserError, WorkerLost
+from weft.graph import Graph, attach, from_dgl, from_edges, from_networkx, from_pandas, from_pyg, from_scipy
 from weft.graph import open_graph as load
-from weft.prepare import partition
-from weft.run import Run, train
+from weft.loader import Loader
+from weft.own_loop import init_workers, open_part
+from weft.prepare import ingest, partition
+from weft.results import Run, RunFailed
+from weft.run import train
 
 __all__ = [
+    "DistributedGraph",
     "EdgeRows",
     "Graph",
     "GraphView",
+    "Loader",
     "Run",
+    "RunFailed",
+    "StopTraining",
     "UserError",
     "WorkerLost",
+    "all_reduce_gradients",
+    "attach",
     "from_dgl",
     "from_edges",
+    "from_networkx",
+    "from_pandas",
     "from_pyg",
+    "from_scipy",
+    "ingest",
+    "init_workers",
     "load",
+    "open_part",
     "partition",
     "train",
 ]

@@ -1,5 +1,5 @@
 """`python -m weft`, and what torchrun starts."""
 
-from weft.cli import main
+from weft.cli.app import main
 
 main()

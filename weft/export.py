@@ -1,46 +1,53 @@
 """Predictions and outputs on disk, under the ids that the user's own files gave."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from weft.disk import Claim, writing
+from weft.disk.output import check_replaceable
 from weft.errors import UserError
-from weft.run import Outputs, Run
+from weft.graph.files import write_npy
+from weft.outputs import Outputs, What
+from weft.results import Run
 
 FORMATS = (".parquet", ".csv", ".npy")
 
 
-def write_outputs(run: Path, out: Path) -> int:
-    """Writes one row per vertex and returns how many there are."""
+def write_outputs(run: Path, out: Path, trust: bool = False, overwrite: bool = False, what: str = "outputs") -> int:
+    """Writes a row for each vertex, or labelled edge, and returns how many; the file appears whole or not at all."""
+    return len(write_made(lambda: Run(run).outputs(trust, cast(What, what)), out, what, overwrite).ids)
+
+
+def write_made(make: Callable[[], Outputs], out: Path, what: str, overwrite: bool = False) -> Outputs:
+    """Writes what `make` returns, which it does only when there is a place for it."""
+    with Claim(check_format(out), check_replaceable if overwrite else None) as claim:
+        outputs = make()
+        with writing(out):
+            if out.suffix == ".npy":
+                write_npy(claim.temporary, outputs.array(what))
+            else:
+                write_table(outputs.table(what), out, claim.temporary)
+        claim.publish()
+    return outputs
+
+
+def check_format(out: Path) -> Path:
+    """Refuses a file that cannot be written, before any work."""
     if out.suffix not in FORMATS:
         raise UserError(f"{out} has none of the endings {', '.join(FORMATS)}: the ending chooses the format")
     if not out.parent.exists():
         raise UserError(f"{out.parent} does not exist: make the folder first")
-    outputs = Run(run).outputs()
-    partial = out.with_name(f".{out.name}.partial")
-    if out.suffix == ".npy":
-        with partial.open("wb") as file:
-            np.save(file, outputs.values)
-    elif out.suffix == ".parquet":
-        pa.parquet.write_table(_table(outputs), partial)
-    else:
-        pa.csv.write_csv(_table(outputs), partial)
-    partial.replace(out)
-    return len(outputs.ids)
+    return out
 
 
-def _table(outputs: Outputs) -> pa.Table:
-    """id, prediction (or one yes/no per label), the class's name where it has one, and the raw outputs."""
-    names = outputs.class_names or tuple(str(number) for number in range(outputs.values.shape[1]))
-    columns = {"id": pa.array(outputs.ids)}
-    if outputs.multi_label:
-        columns |= {f"label_{name}": pa.array(outputs.values[:, k] > 0) for k, name in enumerate(names)}
+def write_table(table: pa.Table, out: Path, temporary: Path) -> None:
+    """A table in the format that the ending of `out` names."""
+    if out.suffix == ".parquet":
+        pa.parquet.write_table(table, temporary)
     else:
-        predicted = outputs.values.argmax(1)
-        columns["prediction"] = pa.array(predicted)
-        if outputs.class_names is not None:
-            columns["class"] = pa.array(np.array(names)[predicted])
-    return pa.table(columns | {f"output_{name}": pa.array(outputs.values[:, k]) for k, name in enumerate(names)})
+        pa.csv.write_csv(table, temporary)

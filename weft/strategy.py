@@ -1,11 +1,12 @@
 """Presets: names for settings of the orthogonal choices, nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from weft.aggregate import MATERIALISED, OVERLAPPED, Format, Quantised, Schedule, format_named
+from weft.aggregate import MATERIALISED, OVERLAPPED, RAW, Format, FormatTraits, Schedule, codec_names, format_named
+from weft.aggregate.reducers import Traits
 from weft.errors import UserError, unknown
 from weft.sample import Plan, SampleConfig
 
@@ -37,14 +38,16 @@ class ExchangeConfig(BaseModel):
     )
     codec: str = Field(
         "raw",
-        description="how rows travel in training: raw, bf16, int8, int4, int2, or adaptive: 2, 4 or 8 bits by row",
+        description=f"how rows travel in training: {', '.join(codec_names())} (2, 4 or 8 bits by row), or your own",
     )
-    assign_cycle: int = Field(50, ge=1, description="epochs between two choices of widths (adaptive)")
+    assign_cycle: int = Field(50, ge=1, description="epochs between two choices of bits (adaptive)")
     fidelity: float = Field(
         0.5, ge=0.0, le=1.0, description="0: fewest bytes, 1: least error; between: a balance of both (adaptive)"
     )
     delta: bool = Field(
-        False, description="send differences to the last epoch's rows (int8, int4, int2, adaptive; not sequential)"
+        False,
+        description="send differences to the last epoch's rows "
+        f"({', '.join(codec_names(lambda traits: traits.takes_delta))}; not sequential)",
     )
 
 
@@ -96,8 +99,8 @@ PRESETS = {
         settings={"exchange": {"plan": "split"}},
     ),
     "dorylus": Preset(
-        about="full graph in intervals, products in a pool of workers or in cloud functions, rows an epoch old at most",
-        settings={"executor": {"name": "pool", "staleness": 0}},
+        about="full graph in intervals, products in a pool of workers or in cloud functions, exact",
+        settings={"executor": {"name": "pool"}},
     ),
 }
 
@@ -133,21 +136,18 @@ def make_schedule(config: ExchangeConfig, rows: int, workers: int, parts_per_wor
     return Schedule(rounds="each", keep=keep, prefetch=config.prefetch, blocks=blocks)
 
 
-def check_exchange(config: ExchangeConfig, model: str, reduce: str) -> None:
-    """Refuses combinations that would be wrong, with the reason."""
-    format = make_format(config)
-    if format.name != "raw" and model == "sage" and reduce == "max":
-        raise UserError(
-            f"codec {config.codec} rounds rows, and a maximum of rounded rows is biased: use codec raw with max"
-        )
-    integers = isinstance(format, Quantised)
-    if integers and model == "gatv2":
-        raise UserError(
-            f"codec {config.codec} rounds rows, and GATv2 computes its logits from the rows themselves, which would be "
-            "biased: use codec raw or bf16, or model gat, whose logit terms travel exactly"
-        )
-    if config.delta and not integers:
-        raise UserError(f"exchange.delta is for codecs int8, int4, int2 and adaptive, not {config.codec}")
+def check_exchange(config: ExchangeConfig, reducer: Traits) -> None:
+    """Refuses combinations that would be wrong, with the reason; `reducer`: of the model's aggregations."""
+
+    def tolerated(traits: FormatTraits) -> bool:
+        return traits.rounding == "none" or (traits.rounding == "float" and reducer.tolerates_bf16)
+
+    traits = make_format(config).traits
+    if reducer.unroundable and not tolerated(traits):
+        raise UserError(f"codec {config.codec} rounds rows, and {reducer.unroundable}: use codec {_either(tolerated)}")
+    if config.delta and not traits.takes_delta:
+        takers = _listed(codec_names(lambda traits: traits.takes_delta), "and")
+        raise UserError(f"exchange.delta is for codecs {takers}, not {config.codec}")
     if config.delta and config.schedule == "sequential":
         raise UserError(
             "exchange.delta keeps the last rows of the whole halo, which schedule sequential exists not to hold: use "
@@ -155,10 +155,10 @@ def check_exchange(config: ExchangeConfig, model: str, reduce: str) -> None:
         )
     if config.keep_packed and config.schedule != "sequential":
         raise UserError("exchange.keep_packed is for schedule sequential: materialised keeps its rows anyway")
-    if config.keep_packed and not format.packs:
+    if config.keep_packed and not traits.packs:
         raise UserError(
             f"exchange.keep_packed keeps rows as they travelled, and codec {config.codec} packs nothing: use codec "
-            "bf16, int8, int4, int2 or adaptive, or schedule materialised, which keeps whole rows"
+            f"{_either(lambda traits: traits.packs)}, or schedule materialised, which keeps whole rows"
         )
 
 
@@ -188,11 +188,11 @@ def _check_split(exchange: ExchangeConfig) -> None:
             f"schedule {exchange.schedule} orders the exchanges of a full graph; in those of plan split own rows are "
             "computed meanwhile as it is: leave it out"
         )
-    if exchange.codec == "adaptive" or exchange.delta:
-        what = "exchange.delta" if exchange.delta else "codec adaptive"
+    if exchange.delta or make_format(exchange).traits.adaptive:
+        what = "exchange.delta" if exchange.delta else f"codec {exchange.codec}"
         raise UserError(
             f"{what} goes by the rows that the same messages had in epochs before, and those of a minibatch are others "
-            "in every step: use codec bf16, int8, int4 or int2"
+            f"in every step: use codec {_either(lambda traits: traits.packs and not traits.adaptive)}"
         )
 
 
@@ -202,13 +202,22 @@ def _check_apart(exchange: ExchangeConfig, sample: SampleConfig) -> None:
             f"schedule {exchange.schedule} orders the exchanges of a full graph, and plan {exchange.plan} has none in "
             "its steps: leave it out, or use plan full"
         )
-    if exchange.codec != "raw":
+    if make_format(exchange) is not RAW:
         raise UserError(
             f"codec {exchange.codec} is for rows that are exchanged in steps, and plan {exchange.plan} has none such: "
             "for the features of minibatches set sample.features=bfloat16, int8, int4 or int2"
         )
     if sample.alone_hops:
         raise UserError(f"sample.alone_hops is for plan split: plan {exchange.plan} shares no hop")
+
+
+def _either(having: Callable[[FormatTraits], bool]) -> str:
+    """The codecs of such traits, for a sentence."""
+    return _listed(codec_names(having), "or")
+
+
+def _listed(names: Sequence[str], last: str) -> str:
+    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def make_format(config: ExchangeConfig) -> Format:
