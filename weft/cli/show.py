@@ -1,18 +1,23 @@
 """What the terminal shows of graphs, partitions and runs: pairs of name and text."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from weft.disk.space import size
 from weft.graph import Description
-from weft.partition import PartitionInfo
+from weft.graph.preparation import Decision, Preparation
+from weft.partitioning import PartitionInfo
 
 RELATIONS_SHOWN = 20
-PLANS_SHOWN = 16
-WIDTHS_SHOWN = 4  # choices of widths: the first and the last ones
+CATEGORIES_SHOWN = 4
+CHOICES_SHOWN = 4  # choices of bits: the first and the last ones
+PLAIN_METRICS = ("rmse", "mae", "r2", "mrr")  # that are no shares
 Rows = list[tuple[str, str]]
 
 
@@ -26,13 +31,13 @@ def print_rows(title: str, rows: Iterable[tuple[str, str | Text]]) -> None:
     Console().print(table)
 
 
-def size(num_bytes: float) -> str:
-    """Bytes for a person: 512 B, 3.4 MiB."""
-    for unit in ("B", "KiB", "MiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:.1f} GiB"
+def output_rows(vertices: int, counts: Mapping[str, int], accuracy: float | None) -> Rows:
+    """What a model said of vertices: how many it gave each class, and how many of the known ones it got right."""
+    shares = [
+        (f"class {name}", f"{count:,} ({100 * count / max(1, vertices):.1f} %)") for name, count in counts.items()
+    ]
+    known = [] if accuracy is None else [("accuracy where a label is known", f"{100 * accuracy:.2f} %")]
+    return [("vertices", f"{vertices:,}"), *shares, *known]
 
 
 def graph_rows(graph: Description) -> Rows:
@@ -50,8 +55,11 @@ def graph_rows(graph: Description) -> Rows:
             f"99 % {graph.degree_p99}, largest {graph.degree_max:,}",
         ),
         ("features", features),
-        ("classes", labels),
+        ("numbers to predict", str(graph.num_targets)) if graph.num_targets else ("classes", labels),
     ]
+    if graph.preparation is None and graph.feature_moments is not None:
+        mean, spread, most = graph.feature_moments
+        rows.append(("feature values", f"mean {mean:.4g}, spread {spread:.4g}, largest size {most:.4g}"))
     if graph.relations:
         largest = sorted(graph.relations, key=lambda relation: -relation[1])
         rows.append(("relations", _relations([f"{name} ({count:,})" for name, count in largest])))
@@ -85,12 +93,57 @@ def _relations(listed: Sequence[str]) -> str:
     return f"{len(listed)}: {', '.join(listed[:RELATIONS_SHOWN])}{more}"
 
 
-def width_rows(records: Sequence[dict[str, Any]]) -> Rows:
+def print_preparation(found: Preparation | None) -> None:
+    """A line for each column that features were made of, and what the user should know about them; None: nothing."""
+    if found is None:
+        return
+    if found.decisions:
+        of = "training vertices" if found.of_training else "rows: there is no training split"
+        title = f"features: {found.num_features} columns of {found.source}, by {found.num_rows:,} {of}"
+        table = Table(title=Text(title), title_justify="left")
+        for name in ("column", "holds", "becomes", "mean", "spread", "missing"):
+            table.add_column(
+                name, justify="right" if name in ("mean", "spread", "missing") else "left", overflow="fold"
+            )
+        for one in found.decisions:
+            table.add_row(Text(one.column), one.holds, Text(_becomes(one)), *_statistics(one))
+        Console().print(table)
+    for note in found.notes:
+        Console(stderr=True).print(Text.assemble(("warning ", "bold yellow"), note), soft_wrap=True)
+
+
+def _becomes(decision: Decision) -> str:
+    """What becomes of a column, and how many columns of the features that are."""
+    if decision.becomes == "nothing":
+        text = f"left out: {decision.why}"
+    elif decision.becomes == "unchanged":
+        text = "unchanged" if decision.size == 1 else f"{decision.size} unchanged"
+    elif decision.becomes == "one-hot":
+        shown = ", ".join(decision.categories[:CATEGORIES_SHOWN])
+        text = f"{decision.size} one-hot ({shown}{', ...' if decision.size > CATEGORIES_SHOWN else ''})"
+    elif decision.becomes == "hashed":
+        text = f"{decision.size} hashed"
+    else:
+        text = {"flag": "0 or 1", "logarithm": "logarithm, standardised"}.get(decision.becomes, decision.becomes)
+    return f"{text}; 1 where it is missing" if decision.indicator else text
+
+
+def _statistics(decision: Decision) -> tuple[str, str, str]:
+    mean, spread = decision.mean, decision.spread
+    shown = "" if mean is None else f"{mean:.4g}"
+    if decision.holds == "dates" and mean is not None:
+        shown = str(np.datetime64(round(mean), "D"))
+    unit = " days" if decision.holds == "dates" else ""
+    missing = f"{100 * decision.missing:.1f} %" if decision.missing else ""
+    return shown, "" if spread is None else f"{spread:.4g}{unit}", missing
+
+
+def bits_rows(records: Sequence[dict[str, Any]]) -> Rows:
     """With how many bits rows travelled from then on, whenever that was chosen."""
     rows: Rows = []
-    chosen = [record for record in records if "widths" in record]
-    for record in chosen if len(chosen) <= WIDTHS_SHOWN else [chosen[0], *chosen[1 - WIDTHS_SHOWN :]]:
-        for layer, directions in sorted(record["widths"].items()):
+    chosen = [record for record in records if "bits" in record]
+    for record in chosen if len(chosen) <= CHOICES_SHOWN else [chosen[0], *chosen[1 - CHOICES_SHOWN :]]:
+        for layer, directions in sorted(record["bits"].items()):
             for direction, counts in sorted(directions.items(), reverse=True):
                 total = sum(counts.values())
                 if total:
@@ -109,9 +162,14 @@ def minibatch_rows(summary: dict[str, Any]) -> Rows:
     read_rows = f"{read['requested']:,}, each once for those planned together {read['unique']:,}"
     came = f"{read['remote']:,} from other workers, {read['cached']:,} of theirs kept here"
     return [
-        ("minibatches per epoch", f"{plan['steps']}, planned {plan['together']} at a time{kept}"),
+        ("minibatches per epoch", f"{plan['steps']}, planned {plan['macrobatch_size']} at a time{kept}"),
         ("input rows per epoch", f"{read_rows}; {came}"),
     ]
+
+
+def metric_text(metric: str, value: float) -> str:
+    """A value as people read it: shares as per cent, errors in the unit of what is predicted."""
+    return f"{value:.4g}" if metric in PLAIN_METRICS else f"{100 * value:.2f} %"
 
 
 def run_rows(summary: dict[str, Any]) -> Rows:
@@ -125,13 +183,13 @@ def run_rows(summary: dict[str, Any]) -> Rows:
     for split in ("train", "val", "test"):
         value = summary.get(f"{split}_{metric}")
         if value is not None:
-            rows.append((f"{split} {metric.replace('_', ' ')}", f"{100 * value:.2f} %"))
+            rows.append((f"{split} {metric.replace('_', ' ')}", metric_text(metric, value)))
     rows.append(("best epoch", f"{summary['best_epoch']} of {summary['epochs']}"))
     rows.append(("epoch time", f"{times['median']:.3f} s median, {times['total']:.1f} s in all"))
     assigning = summary.get("assign_seconds", 0.0)
     if assigning:
         share = 100 * assigning / max(times["total"], 1e-9)
-        rows.append(("choosing widths of rows", f"{assigning:.2f} s in all, {share:.1f} % of the epochs"))
+        rows.append(("choosing bits of rows", f"{assigning:.2f} s in all, {share:.1f} % of the epochs"))
     rows.append(("on the wire per epoch", size(wire["per_epoch"])))
     rows += minibatch_rows(summary)
     cost = summary.get("cost")
@@ -140,56 +198,17 @@ def run_rows(summary: dict[str, Any]) -> Rows:
         rows.append(
             (
                 "cost of the epochs",
-                f"${cost['total']:.6f}: servers {cost['graph_servers']:.6f}, functions {functions:.6f}",
+                f"{dollars(cost['total'])}: servers {dollars(cost['graph_servers'])}, functions {dollars(functions)}",
             )
         )
     rows.append(("peak memory per worker", size(max(summary["peak_rss_bytes"]))))
+    rows += [("warning", note) for note in summary.get("notes", ())]
     return rows
 
 
-def print_places(found: Mapping[str, Any]) -> None:
-    """A line for each place where products could be done."""
-    places: Sequence[Mapping[str, Any]] = found["options"]
-    title = f"where products could be done: modelled, full graph, prices of {found['prices']}"
-    table = Table(title=Text(title), title_justify="left")
-    for name in ("", "functions a server", "seconds", "servers $", "functions $", "total $ an epoch", "value"):
-        table.add_column(name, justify="right" if name else "left")
-    best = max(float(place["cost_value"]) for place in places)
-    for place in places:
-        functions = place["cost_function_time"] + place["cost_requests"] + place["cost_init"]
-        cells = [
-            str(place["functions"] or ""),
-            f"{place['seconds']:.3f}",
-            f"{place['cost_graph_servers']:.2e}",
-            f"{functions:.2e}",
-            f"{place['cost_total']:.2e}",
-            f"{place['cost_value']:.3g}",
-        ]
-        table.add_row(Text(place["label"]), *cells, style="bold green" if place["cost_value"] == best else "")
-    Console().print(table)
-
-
-def print_plans(found: Mapping[str, Any]) -> None:
-    """A line for each plan, the best one marked."""
-    table = Table(title=Text("plans, by the modelled time of an epoch"), title_justify="left")
-    columns = ("plan", "rows a step", "remote", "edges a step", "MB an epoch", "waits a step", "imbalance", "memory")
-    for name in (*columns, "seconds"):
-        table.add_column(name, justify="left" if name == "plan" else "right")
-    ranked = sorted(found["plans"], key=lambda plan: (not plan["fits"], float(plan["seconds"])))
-    for plan in ranked[:PLANS_SHOWN]:
-        best = plan["label"] == found["best"]
-        numbers = [
-            *(f"{plan[name]:,.0f}" for name in ("rows", "remote", "edges")),
-            f"{plan['megabytes']:,.1f}",
-            f"{plan['rounds']:.1f}",
-            f"{plan['imbalance']:.2f}",
-            size(plan["memory_bytes"]) + ("" if plan["fits"] else ", too much"),
-            f"{plan['seconds']:.3f}",
-        ]
-        table.add_row(Text(plan["label"]), *numbers, style="bold green" if best else "" if plan["fits"] else "dim")
-    console = Console()
-    console.print(table)
-    if len(ranked) > PLANS_SHOWN:
-        console.print(f"{len(ranked) - PLANS_SHOWN} slower ones are left out (--json has all)", highlight=False)
-    links = f"{found['megabits']:,.0f} Mb/s, {1e3 * found['latency_seconds']:.2f} ms"
-    console.print(f"best: {found['best']}   (links of {links})", highlight=False)
+def dollars(amount: float) -> str:
+    """US dollars in plain figures: cents, and three significant digits of what is less than a dollar."""
+    if amount == 0:
+        return "$0"
+    decimals = 2 if amount >= 1 else 2 - math.floor(math.log10(amount))
+    return f"${amount:,.{decimals}f}"

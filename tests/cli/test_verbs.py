@@ -6,27 +6,11 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import typer
 import yaml
 
-from weft import cli
-
-
-@pytest.fixture
-def weft(monkeypatch, capsys, tmp_path):
-    """Runs `weft ARGS` in an empty folder; gives (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*args):
-        monkeypatch.setattr(sys, "argv", ["weft", *map(str, args)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+from weft import __version__ as version
+from weft.cli import app as cli
 
 
 @pytest.fixture
@@ -60,6 +44,8 @@ def test_from_files_to_predictions(weft, files):
     code, out, err = weft("partition", "graph", "--parts", 3, "--out", "parts")
     assert code == 0, err
     assert "cut edges" in out
+    for shown in (weft("inspect", "graph")[1], weft("inspect", "parts")[1]):
+        assert "2 columns of nodes.csv, by 30 training vertices" in shown and "standardised" in shown
     code, out, err = weft("train", "--data", "parts", "--model", "sage", "--epochs", 20, "--run", "run", "--workers", 2)
     assert code == 0, err
     code, out, err = weft("evaluate", "run")
@@ -99,6 +85,35 @@ def test_edges_of_several_kinds(weft, tmp_path):
         assert all(text in out for text in ("relations", "4: ", "likes", "(reverse)", "edge features")), out
 
 
+def test_columns_of_a_table(weft, tmp_path):
+    """What is decided about each column is listed, warnings are no output, and options choose otherwise."""
+    (tmp_path / "e.csv").write_text("src,dst\nann,bob\nbob,cyd\ncyd,dan\n")
+    (tmp_path / "n.csv").write_text("id,age,code,same,label\nann,20,1,5,x\nbob,,2,5,y\ncyd,60,1,5,x\n")
+    code, _, err = weft("ingest", "e.csv", "--features", "n.csv", "--out", "g")
+    assert code == 2 and "'dan' is not among" in err
+    options = ["--category-columns", "code", "--missing-rows", "zero", "--out", "g"]
+    code, out, err = weft("ingest", "e.csv", "--features", "n.csv", *options)
+    assert code == 0, err
+    for words in (
+        "4 columns of n.csv, by 3 rows: there is no training split",
+        "33.3 %",
+        "2 one-hot (1, 2)",
+        "left out",
+    ):
+        assert words in " ".join(out.split()), out
+    assert "warning" not in out and "warning 1 vertex without a row" in err and "'same' has the same value" in err
+    again = weft("inspect", "g")
+    assert "2 one-hot (1, 2)" in " ".join(again[1].split()) and "'same' has the same value" in again[2]
+    code, out, err = weft("ingest", "e.csv", "--features", "n.csv", "--raw-features", "--ignore-columns", "age,same",
+                          "--missing-rows", "drop", "--out", "raw")  # fmt: skip
+    assert code == 0 and "unchanged" in out and "1 edge left out" in err, err
+    code, _, err = weft("ingest", "e.csv", "--features", "n.csv", "--missing-rows", "zeros", "--out", "h")
+    assert code == 2 and "did you mean 'zero'" in err
+    code, _, err = weft("ingest", "e.csv", "--log-columns", "age", "--out", "h")
+    assert code == 2 and "--features" in err
+    assert "feature values" in weft("inspect", "synthetic:tiny")[1]
+
+
 def test_config_files_and_settings(weft, tmp_path):
     (tmp_path / "c.yaml").write_text("data: synthetic:tiny\nmodel: {name: gcn, hidden: 4}\ntrain: {epochs: 2}\n")
     code, _, err = weft("train", "c.yaml", "--run", "r", "--set", "optim.lr=1e-3", "--set", "model.norm=layer")
@@ -109,6 +124,14 @@ def test_config_files_and_settings(weft, tmp_path):
 
 
 MISTAKES = [
+    (["trian"], "no such command 'trian': did you mean 'train'?"),
+    (["train", "--epoch", "3"], "no such option --epoch: did you mean --epochs? (see 'weft train --help')"),
+    (["train", "--workers", "0"], "invalid value for '--workers': "),
+    (["train", "--workers", "two"], "(see 'weft train --help')"),
+    (["train", "--workers"], "--workers"),
+    (["partition", "synthetic:tiny"], "missing option '--parts'"),
+    (["ingest"], "missing argument"),
+    (["lambda", "pakage"], "no such command 'pakage'"),
     (["train", "--data", "corra"], "did you mean 'cora'"),
     (["train", "--data", "synthetic:tiny", "--model", "gatt"], "did you mean 'gat'"),
     (["train", "--data", "synthetic:tiny", "--strategy", "fulll"], "did you mean 'full'"),
@@ -152,9 +175,36 @@ def test_mistakes_get_one_sentence_and_leave_nothing(weft, tmp_path, args, hint)
     code, out, err = weft(*args)
     assert code == 2, (out, err)
     lines = err.strip().splitlines()
-    assert len(lines) == 1 and hint in lines[0], err
+    assert len(lines) == 1 and lines[0].startswith("error: ") and hint in lines[0], err
     left = [path.name for path in tmp_path.rglob("*") if path.is_file() or any(path.iterdir())]
     assert left in ([], ["runs"]), left
+
+
+BROKEN = """
+import torch
+
+class Broken(torch.nn.Module):
+    def __init__(self, num_in, num_out, config):
+        super().__init__()
+        self.lin = torch.nn.Linear(num_in, num_out)
+
+    def forward(self, graph, x):
+        return self.lin(x) / (0 // 0)
+"""
+
+
+def test_an_exception_in_a_model_ends_in_the_same_line(weft, tmp_path, monkeypatch):
+    (tmp_path / "broken_model.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, _, err = weft("train", "--data", "synthetic:tiny", "--model", "broken_model:Broken")
+    lines = err.strip().splitlines()
+    assert code == 1 and "Traceback (most recent call last):" in lines and "self.lin(x) / (0 // 0)" in err
+    assert lines[-1] == "error: ZeroDivisionError: integer division or modulo by zero"
+
+
+def test_nothing_but_the_help_without_arguments(weft):
+    code, out, err = weft()
+    assert code in (0, 2) and "ingest" in out + err and "error:" not in err
 
 
 def test_more_workers_than_parts(weft):
@@ -183,13 +233,27 @@ def test_an_altered_part_is_refused(weft, tmp_path):
     assert code == 2 and "altered" in err
 
 
-@pytest.mark.parametrize(
-    "verb", [("worker", "tcp://127.0.0.1:1"), ("train", "--data", "synthetic:demo", "--strategy", "dorylus")]
-)
-def test_a_package_that_is_missing_is_named(weft, monkeypatch, verb):
+def test_a_package_that_is_missing_is_named(weft, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("weft.serverless.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "zmq", None)
-    code, _, err = weft(*verb)
-    assert code == 2 and "needs zmq, which is not installed: pip install '.[serverless]'" in err
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    executor = ("--set", "executor.name=lambda")
+    code, _, err = weft("train", "--data", "synthetic:demo", "--strategy", "dorylus", *executor)
+    assert code == 2 and "needs boto3, which is not installed: pip install '.[serverless]'" in err
     assert "Traceback" not in err
+
+
+def test_options_of_the_same_name_say_the_same():
+    """`ingest` and `partition` read edge files in the same way. The files beside them have formats of their own."""
+    verbs = typer.main.get_command(cli.app).commands
+    by_name = [{option.name: option for option in verbs[verb].params} for verb in ("ingest", "partition")]
+    shared = by_name[0].keys() & by_name[1].keys() - {"source", "features", "labels", "split"}
+    assert {"src_column", "num_nodes", "undirected", "name", "out", "overwrite"} <= shared
+    for name in shared:
+        first, second = (options[name] for options in by_name)
+        assert (first.opts, first.help) == (second.opts, second.help), name
+
+
+def test_version(weft):
+    code, out, _ = weft("--version")
+    assert code == 0 and out == f"weft {version}\n"

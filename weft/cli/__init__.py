@@ -1,0 +1,1 @@
+"""The command line: `weft.cli.app` has one verb per thing that a person wants to do."""

@@ -1,0 +1,184 @@
+"""The verbs about what is there: a run's results, and what a graph, a partition or a run is."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from weft.cli.options import (
+    Data,
+    DstColumn,
+    EdgeFeatures,
+    Header,
+    IdColumn,
+    LabelColumn,
+    Out,
+    Overwrite,
+    RelationColumn,
+    RunArgument,
+    SrcColumn,
+    Trust,
+    Undirected,
+    WeightColumn,
+    What,
+)
+from weft.errors import UserError
+
+if TYPE_CHECKING:
+    from weft.results import Run
+
+console = Console()
+
+
+def evaluate(run: RunArgument, trust: Trust = False) -> None:
+    """Measure a run's best weights, exactly, over the whole graph."""
+    from weft.cli.show import metric_text, print_rows
+    from weft.results import Run
+
+    values = Run(run).evaluate(trust)
+    rows = [(name.replace("_", " "), metric_text(name.partition("_")[2], value)) for name, value in values.items()]
+    print_rows(str(run), rows)
+
+
+def export(
+    run: RunArgument,
+    out: Out,
+    what: What = "outputs",
+    trust: Trust = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write what the model says of every vertex, with its original id, target and split, as .parquet, .csv or .npy.
+
+    A .npy file holds the rows alone, in the order of the graph's vertices. Of a run that learns links these are the
+    vertices' embeddings; of one that learns labels of edges there is a row for each edge of its table, in its order.
+
+    [dim]weft export my-run --what probabilities --out probabilities.parquet[/dim]
+    """
+    from weft.export import write_outputs
+
+    count = write_outputs(run, out, trust, overwrite, what)
+    console.print(f"{count:,} rows written to {out}", highlight=False)
+
+
+def predict(
+    run: RunArgument,
+    data: Data = None,
+    attach: Annotated[
+        Path | None, typer.Option(help="Edges of new vertices: with each other, and with those of the run's graph.")
+    ] = None,
+    features: Annotated[Path | None, typer.Option(help="The new vertices: ids and features (with --attach).")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; none unless given.")] = None,
+    what: What = "outputs",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes on this machine; as the run had unless given.")
+    ] = None,
+    src_column: SrcColumn = None,
+    dst_column: DstColumn = None,
+    weight_column: WeightColumn = None,
+    relation_column: RelationColumn = None,
+    edge_features: EdgeFeatures = None,
+    id_column: IdColumn = None,
+    label_column: LabelColumn = None,
+    header: Header = None,
+    undirected: Undirected = False,
+    trust: Trust = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Put a run's model on another graph, or on new vertices of its own graph, exact over the whole graph.
+
+    The graph must have the features, relations and classes that the model was trained on. With --attach the new
+    vertices come after those of --data, or of the run's own graph, and are the ones that are written.
+
+    [dim]weft predict my-run --data other-graph --out predictions.parquet[/dim]
+    [dim]weft predict my-run --attach new-edges.csv --features new-nodes.csv --undirected -o new.csv[/dim]
+    """
+    from weft.cli.show import output_rows, print_rows
+    from weft.export import check_format, write_made
+    from weft.outputs import Outputs
+    from weft.results import Run
+
+    opened = Run(run)
+    opened.check_what(what, elsewhere=True)
+    if out is not None:
+        check_format(out)
+    columns = {
+        "src_column": src_column, "dst_column": dst_column, "weight_column": weight_column,
+        "relation_column": relation_column, "edge_features": edge_features.split(",") if edge_features else (),
+        "id_column": id_column, "label_columns": label_column or (), "header": header, "undirected": undirected,
+    }  # fmt: skip
+    graph, first = _graph_to_predict(opened, data, attach, features, columns)
+
+    def make() -> Outputs:
+        rows = opened.predict(graph, workers, trust, "embeddings" if what == "embeddings" else "outputs")
+        return rows.pick(slice(first, None))
+
+    found = make() if out is None else write_made(make, out, what, overwrite)
+    print_rows(
+        f"{run} on {data if attach is None else 'new vertices'}",
+        output_rows(len(found.ids), found.class_counts, found.accuracy),
+    )
+    if out is not None:
+        console.print(f"{len(found.ids):,} vertices written to {out}", highlight=False)
+
+
+def _graph_to_predict(
+    run: "Run", data: str | None, edges: Path | None, features: Path | None, columns: dict[str, Any]
+) -> tuple[Any, int]:
+    """The graph that the model is put on, and the first of its vertices that are asked for."""
+    from weft.graph import attach, open_graph
+
+    if edges is None or features is None:
+        if edges is not None or features is not None:
+            raise UserError("new vertices have edges and features: give both --attach EDGES and --features FILE")
+        if data is None:
+            raise UserError(
+                "there is nothing to predict: give --data GRAPH, or --attach EDGES with --features FILE (weft export "
+                "writes what the model says of the run's own vertices)"
+            )
+        return data, 0
+    before = run.graph if data is None else open_graph(data)
+    return attach(before, edges, features, **columns), before.num_nodes
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, laid side by side.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="HTML file; RUN/report.html unless given.")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Make one self-contained HTML page of one run or several: curves, bytes, memory, timeline."""
+    from weft.report.page import write_report
+
+    target = out or runs[0] / "report.html"
+    if out is not None and os.path.lexists(out) and not overwrite:
+        raise UserError(f"{out} exists already: choose another --out, or pass --overwrite")
+    write_report(runs, target)
+    console.print(f"report  {target}", highlight=False, soft_wrap=True)
+
+
+def inspect(
+    path: Annotated[str, typer.Argument(help="Graph folder, data set name, partition folder or run folder.")],
+) -> None:
+    """Show what a graph, a partition or a run is; of features from a table, what each column holds and became."""
+    from weft.cli.show import bits_rows, graph_rows, partition_rows, print_preparation, print_rows, run_rows
+    from weft.graph import describe, open_graph
+    from weft.partitioning import read_partition
+    from weft.prepare import folder_kind
+    from weft.results import Run
+    from weft.training.runfolder import RunFolder
+
+    if RunFolder(path).exists():
+        run = Run(Path(path))
+        print_rows(path, run_rows(run.summary))
+        bits = bits_rows(run.metrics)
+        if bits:
+            print_rows("how rows travelled", bits)
+    elif folder_kind(path) == "partition":
+        info = read_partition(path)
+        print_rows(f"partition of {info.graph_name}", partition_rows(info))
+        print_preparation(info.preparation)
+    else:
+        graph = open_graph(path)
+        print_rows(f"graph {graph.name}", graph_rows(describe(graph)))
+        print_preparation(graph.preparation)
