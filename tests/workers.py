@@ -35,6 +35,10 @@ from typing import Any
 START_SECONDS = 120.0  # importing torch in several processes at once on a busy machine
 
 
+def before_start() -> None:
+    """Called before a group of processes is started; tests/conftest.py replaces it where no processes are wanted."""
+
+
 class WorkerFailed(AssertionError):
     def __init__(self, worker: int, kind: str, message: str, trace: str) -> None:
         super().__init__(f"worker {worker}: {kind}: {message}\n{trace}")
@@ -43,6 +47,7 @@ class WorkerFailed(AssertionError):
 
 class _Group:
     def __init__(self, num_workers: int, deadline_seconds: float) -> None:
+        before_start()
         spawn = multiprocessing.get_context("spawn")
         # The port is bound by the process that listens on it (worker 0 gets the socket): nobody can take it between.
         listener = socket.create_server(("127.0.0.1", 0))
@@ -63,6 +68,10 @@ class _Group:
             self.pipes.append(here)
         listener.close()
         try:
+            # They meet when all have imported torch: a deadline may be shorter than their imports lie apart.
+            self._collect(time.monotonic() + START_SECONDS)
+            for pipe in self.pipes:
+                pipe.send_bytes(b"meet")
             self._collect(time.monotonic() + START_SECONDS)
         except BaseException:
             self.end()
@@ -179,6 +188,11 @@ def _serve(
     from weft.comm import open_communicator
 
     torch.set_num_threads(1)
+    _answer(pipe, True, None)
+    try:
+        pipe.recv_bytes()  # all are there
+    except EOFError:
+        os._exit(0)
     store = None
     if listener is not None:
         store = torch.distributed.TCPStore(

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import torch
 
+from tests.launch.launching import meet, write_whole
 from weft.comm import build_route, exchange, open_communicator, run_worker
+from weft.launch.parent import guard
 
 
 def main() -> None:
     folder, epochs, deadline_seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    guard(deadline_seconds)  # first: whoever waits for the others must end with an agent that is killed
+    meet(folder)
     comm = open_communicator(deadline_seconds=deadline_seconds)
     counts = [0 if peer == comm.worker else 3 for peer in range(comm.num_workers)]
     route = build_route(comm, torch.tensor([0, 2, 2] * (comm.num_workers - 1)), counts, 4)
@@ -24,7 +28,7 @@ def main() -> None:
         assert x.grad is not None
         assert x.grad[:, 0].tolist() == [comm.num_workers - 1.0, 0.0, 2 * (comm.num_workers - 1.0), 0.0]
         comm.all_reduce(torch.ones(1), "control", "the loss")
-        (folder / f"{comm.worker}.epoch").write_text(str(epoch))
+        write_whole(folder / f"{comm.worker}.epoch", str(epoch))
         if epochs > 100:
             time.sleep(0.02)
     comm.barrier("end")

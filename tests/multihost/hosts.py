@@ -61,6 +61,10 @@ class Hosts:
         """Pulls the cable: packets vanish, connections stay open."""
         _ip("-n", self.names[1], "link", "set", self.cables[1], "down")
 
+    def mend(self) -> None:
+        """Puts the cable back."""
+        _ip("-n", self.names[1], "link", "set", self.cables[1], "up")
+
 
 def finish(process: subprocess.Popen[str], timeout_seconds: float) -> tuple[int, str]:
     """Exit code and output of a command that must end in time."""

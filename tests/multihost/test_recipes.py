@@ -47,7 +47,7 @@ def test_slurm_starts_one_torchrun_per_node(tmp_path: Path) -> None:
         assert f"--node-rank {node} " in line
         assert "--nnodes 2 --nproc-per-node 4" in line
         assert "--master-addr node7 --master-port 20123" in line
-        assert line.endswith(f"-m -- weft train my config.yaml --data /shared/parts --run {tmp_path / 'run'}")
+        assert line.endswith(f"-m -- weft train my config.yaml --data /shared/parts --run {tmp_path / 'run'} --resume")
 
 
 def test_slurm_goes_on_after_an_interruption_only(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.launch.launching import epoch_reached, wait_until
+from tests.launch.launching import epoch_of, epoch_reached, wait_until
 from tests.multihost.hosts import finish, output, two_hosts, why_not
 
 DATA = "synthetic:demo"
@@ -51,6 +51,20 @@ def test_a_host_that_is_cut_off_ends_the_run_on_both_sides(tmp_path: Path) -> No
             assert re.search(words, text), text
 
 
+def test_a_cable_that_is_out_for_a_while_stops_nobody(tmp_path: Path) -> None:
+    with two_hosts() as hosts:
+        script = ["-m", "tests.multihost.comm_script", str(tmp_path), "1000000", "120"]
+        runs = [hosts.torchrun(host, 1, script) for host in (0, 1)]
+        wait_until(lambda: epoch_reached(tmp_path, 0, 3) and epoch_reached(tmp_path, 1, 3), seconds=180)
+        for out_seconds in (0.3, 3.0):
+            hosts.cut()
+            time.sleep(out_seconds)
+            before = max(epoch_of(tmp_path, worker) for worker in (0, 1))
+            hosts.mend()
+            wait_until(lambda: epoch_reached(tmp_path, 1, before + 5), seconds=90)  # noqa: B023 (called at once)
+        assert [run.poll() for run in runs] == [None, None], "\n".join(output(run) for run in runs)
+
+
 def _partition(folder: Path) -> Path:
     """A small graph in four parts."""
     weft.partition(DATA, 4, folder / "parts", method="random")
@@ -74,7 +88,7 @@ def test_two_hosts_train_together_as_one_does(tmp_path: Path) -> None:
 
 
 def test_training_ends_when_a_host_is_cut_off(tmp_path: Path) -> None:
-    parts, deadline_seconds = _partition(tmp_path), 8
+    parts, deadline_seconds = _partition(tmp_path), 15  # more than the starts of the two can lie apart
     with two_hosts() as hosts:
         arguments = ["-m", "--", "weft", "train", "--data", str(parts), "--model", "gcn", "--epochs", "1000000"]
         arguments += ["--set", f"deadline_seconds={deadline_seconds}", "--set", "train.patience=null"]

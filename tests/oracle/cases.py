@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from tests.oracle import dense
-from tests.partition.drawn import RELATIONS
-from weft.aggregate import MATERIALISED, EdgeRows, GraphView, Schedule, format_named
+from tests.partitioning.drawn import RELATIONS
+from weft.aggregate import MATERIALISED, DistributedGraph, EdgeRows, GraphView, Schedule, format_named
 from weft.comm import Communicator, all_reduce_gradients
 from weft.graph.graph import Graph
 from weft.layers import GAT, GCN, GIN, RGCN, SAGE, GATv2, Transformer
-from weft.partition import Shard
+from weft.partitioning import Shard
 
 WIDTH, OUT = 3, 4
 
@@ -132,15 +132,15 @@ def worker(
     schedule: Schedule = MATERIALISED,
 ) -> Any:
     """Each layer's output and gradients for the rows that this worker owns; parameter gradients summed over workers."""
-    view = GraphView(shards[comm.worker], comm, format_named(codec), schedule)
+    graph = DistributedGraph(shards[comm.worker], comm, format_named(codec), schedule)
     results = {}
     for name in names:
         module = build(name, dtype)
-        x, probe = inputs(view.shard.num_global_nodes, name, dtype)
-        rows = x[view.global_ids].requires_grad_()
-        view.noise.begin(1)
-        out = module(view, rows)
-        loss = (out * probe[view.global_ids]).sum()
+        x, probe = inputs(graph.shard.num_global_nodes, name, dtype)
+        rows = x[graph.global_ids].requires_grad_()
+        graph.noise.begin(1)
+        out = module(graph.view, rows)
+        loss = (out * probe[graph.global_ids]).sum()
         loss.backward()
         all_reduce_gradients(comm, module.parameters())
         total = comm.all_reduce(loss.detach().clone().view(1), "control", "loss")
@@ -149,7 +149,7 @@ def worker(
             for key, p in module.named_parameters()
         }
         results[name] = {"out": out.detach(), "d x": rows.grad, "loss": total[0], **grads}
-    return view.global_ids, results
+    return graph.global_ids, results
 
 
 def assemble(answers: list[Any], name: str, num_nodes: int) -> dict[str, Tensor]:

@@ -3,16 +3,18 @@
 import pytest
 import torch
 
-from tests.partition.drawn import graph_of
-from weft.aggregate import GraphView
+from tests.partitioning.drawn import graph_of
+from weft.aggregate import DistributedGraph
 from weft.errors import UserError
 from weft.layers import GAT, GATv2, ModelConfig, Transformer, build_model
-from weft.partition import whole_shard
+from weft.partitioning import whole_shard
 
 
 def a_view(num_nodes=12, num_edges=40):
     pairs = torch.randint(0, num_nodes, (num_edges, 2), generator=torch.Generator().manual_seed(4)).tolist()
-    return GraphView(whole_shard(graph_of(num_nodes, [tuple(pair) for pair in pairs], False), reorder=False))
+    return DistributedGraph(
+        whole_shard(graph_of(num_nodes, [tuple(pair) for pair in pairs], False), reorder=False)
+    ).view
 
 
 @pytest.mark.parametrize("scale", [1.0, 1000.0])

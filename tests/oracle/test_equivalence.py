@@ -7,13 +7,20 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from tests.oracle.cases import LAYERS, assemble, assert_same, expected, layers_for, worker
-from tests.partition.drawn import cut_graphs, graph_of
+from tests.partitioning.drawn import cut_graphs, graph_of
 from tests.workers import run_workers
-from weft.aggregate import MATERIALISED, OVERLAPPED, SEQUENTIAL, GraphView, Schedule, format_named, order_for_overlap
-from weft.aggregate.late import nothing_is_late
+from weft.aggregate import (
+    MATERIALISED,
+    OVERLAPPED,
+    SEQUENTIAL,
+    DistributedGraph,
+    Schedule,
+    format_named,
+    order_for_overlap,
+)
 from weft.comm import all_reduce_gradients
 from weft.layers import ModelConfig, build_model
-from weft.partition import make_shards
+from weft.partitioning import make_shards
 
 NAMES = list(LAYERS)
 slow = settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -75,25 +82,24 @@ def stack_step(
     shard = shards[comm.worker]
     if ordered:
         shard = order_for_overlap(shard, comm)
-    view = GraphView(shard, comm, format_named(codec), schedule)
+    graph = DistributedGraph(shard, comm, format_named(codec), schedule)
     torch.manual_seed(0)
     module = build_model(ModelConfig(**model), 6, 4).to(dtype)
     rows = torch.randn(shard.num_global_nodes, 6, generator=torch.Generator().manual_seed(1)).to(dtype)
     probe = torch.randn(shard.num_global_nodes, 4, generator=torch.Generator().manual_seed(2)).to(dtype)
-    x = rows[view.global_ids].requires_grad_(not constant)
+    x = rows[graph.global_ids].requires_grad_(not constant)
     if constant:
-        view.hold_constant(x)
+        graph.hold_constant(x)
     for epoch in range(1, epochs + 1):
-        view.noise.begin(epoch)
-        out = module(view, x)
+        graph.noise.begin(epoch)
+        out = module(graph.view, x)
         module.zero_grad()
         x.grad = None
-        (out * probe[view.global_ids]).sum().backward()
-        nothing_is_late()
+        (out * probe[graph.global_ids]).sum().backward()
     all_reduce_gradients(comm, module.parameters())
     grads = {f"d {name}": p.grad for name, p in module.named_parameters()}
     found = {"out": out.detach(), **grads} if constant else {"out": out.detach(), "d x": x.grad, **grads}
-    return view.global_ids, {"model": found}, view.topology.final_rows, view.topology.home_spans
+    return graph.global_ids, {"model": found}, graph.topology.final_rows, graph.topology.home_spans
 
 
 @pytest.mark.parametrize("num_workers", [2, 3, 4])
@@ -128,16 +134,16 @@ def test_products_of_rows_that_are_there_while_others_travel(num_workers, direct
     for constant in (False, True):
         how = (torch.float64, 2, constant)
         plain = run_workers(stack_step, num_workers, shards, model, MATERIALISED, "raw", False, *how)
-        late = run_workers(stack_step, num_workers, shards, model, PIECES, "raw", True, *how)
-        assert any(0 < final[0] < len(ids) for ids, _, final, _ in late), "nobody had rows to work on meanwhile"
+        overlapped = run_workers(stack_step, num_workers, shards, model, PIECES, "raw", True, *how)
+        assert any(0 < final[0] < len(ids) for ids, _, final, _ in overlapped), "nobody had rows to work on meanwhile"
         if num_workers > 2:
-            between = [any(final[0] < count < len(ids) for count in final) for ids, _, final, _ in late]
+            between = [any(final[0] < count < len(ids) for count in final) for ids, _, final, _ in overlapped]
             assert any(between), "nobody had any between arrivals"
-            complete = [any(home[1:-1]) and any(home[-1:]) for _, _, _, home in late]
+            complete = [any(home[1:-1]) and any(home[-1:]) for _, _, _, home in overlapped]
             assert any(complete), "no gradient was complete between arrivals"
-        assert any(home[0] for _, _, _, home in late), "others read all rows"
+        assert any(home[0] for _, _, _, home in overlapped), "others read all rows"
         wanted = assemble([answer[:2] for answer in plain], "model", 60)
-        assert_same(assemble([answer[:2] for answer in late], "model", 60), wanted, "model", torch.float64)
+        assert_same(assemble([answer[:2] for answer in overlapped], "model", 60), wanted, "model", torch.float64)
 
 
 @every_schedule

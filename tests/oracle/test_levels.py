@@ -8,12 +8,12 @@ from torch import nn
 
 from tests.oracle.cases import UserLayer
 from tests.oracle.test_equivalence import PIECES
-from tests.partition.drawn import graph_of
+from tests.partitioning.drawn import graph_of
 from tests.workers import run_workers
-from weft.aggregate import MATERIALISED, OVERLAPPED, SEQUENTIAL, GraphView, Schedule, find_reach, order_by
+from weft.aggregate import MATERIALISED, OVERLAPPED, SEQUENTIAL, DistributedGraph, Schedule, find_reach, order_by
 from weft.comm import Communicator, all_reduce_gradients
 from weft.layers import ModelConfig, Stack, build_model
-from weft.partition import Shard, make_shards
+from weft.partitioning import Shard, make_shards
 
 LAYERS = 3
 MODELS = ("gcn", "sage", "gat", "gatv2", "transformer", "gin", "user")
@@ -39,25 +39,29 @@ def a_model(name: str, rematerialise: bool) -> nn.Module:
 
 
 def step(
-    comm: Communicator, shards: list[Shard], names: list[str], wanted: torch.Tensor, schedule: Schedule, thrifty: bool
+    comm: Communicator,
+    shards: list[Shard],
+    names: list[str],
+    wanted: torch.Tensor,
+    schedule: Schedule,
+    low_memory: bool,
 ) -> Any:
     """The loss on the wanted vertices, all gradients, and how many rows the last layer computed."""
     shard = shards[comm.worker]
     sizes = None
-    if thrifty:
+    if low_memory:
         reach = find_reach(shard, comm, wanted[shard.global_ids], LAYERS)
         shard, sizes = order_by(shard, comm, reach.depth), reach.sizes
-    view = GraphView(shard, comm, schedule=schedule)
+    graph = DistributedGraph(shard, comm, schedule=schedule)
     if sizes is not None:
-        view.restrict(sizes)
+        graph.restrict(sizes)
     results = {}
     for name in names:
-        model = a_model(name, thrifty)
+        model = a_model(name, low_memory)
         assert shard.x is not None
         x = shard.x.double()
-        view.hold_constant(x)
-        view.noise.begin(2)
-        with view.restricted():
+        graph.hold_constant(x)
+        with graph.training_pass(2) as view:
             out = model(view, x)
         rows = wanted[shard.global_ids].nonzero().squeeze(1)
         loss = out[rows].square().sum()
@@ -81,8 +85,8 @@ def test_restricted_and_rematerialised_equal_plain(num_workers, schedule):
     wanted[[3, 17, 40, 41]] = True
     shards = make_shards(graph, owner, num_workers)
     plain = run_workers(step, num_workers, shards, list(MODELS), wanted, MATERIALISED, False)
-    thrifty = run_workers(step, num_workers, shards, list(MODELS), wanted, schedule, True)
-    for (expected, _, _), (found, computed, rows) in zip(plain, thrifty, strict=True):
+    found_all = run_workers(step, num_workers, shards, list(MODELS), wanted, schedule, True)
+    for (expected, _, _), (found, computed, rows) in zip(plain, found_all, strict=True):
         assert computed == rows, "the last layer computes the vertices of the loss alone"
         for name in MODELS:
             for one, other in zip(expected[name], found[name], strict=True):

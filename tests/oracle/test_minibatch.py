@@ -1,5 +1,7 @@
 """Minibatches: draws do not depend on placement, planning together changes no bit, volumes are the formula's."""
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -7,17 +9,15 @@ import torch
 from torch import Tensor
 
 from tests.oracle.cases import UserLayer
-from tests.sample.cases import CLASSES, FEATURES, a_graph, spread, start, train
+from tests.sample.cases import CLASSES, FEATURES, a_graph, set_up, spread, start, train
 from tests.workers import run_workers
-from weft.aggregate import GraphView
+from weft.aggregate import DistributedGraph, GraphView
 from weft.comm import Communicator
-from weft.layers import ModelConfig, Stack, build_model
-from weft.layers.layer import Layer
-from weft.partition import Shard, make_shards, whole_shard
-from weft.sample import Drawing, SampleConfig, Sampler, Seeds, Standing
-from weft.train.loss import GlobalLoss
-from weft.train.minibatches import make_minibatches, vertex_seeds
-from weft.train.steps import Sampled
+from weft.layers import BatchNorm, ModelConfig, Stack, build_model
+from weft.layers.layer import NATIVE, Layer
+from weft.partitioning import Shard, make_shards, whole_shard
+from weft.sample import Drawing, PartitionBook, SampleConfig, Sampler, VertexSource, enter
+from weft.training.loss import GlobalLoss
 
 MODELS: dict[str, dict[str, Any]] = {
     "gcn": {"name": "gcn", "layers": 2, "hidden": 8},
@@ -31,13 +31,33 @@ MODELS: dict[str, dict[str, Any]] = {
     "rgcn": {"name": "rgcn", "layers": 2, "hidden": 4},
     "residual": {"name": "sage", "layers": 3, "hidden": 8, "residual": True, "norm": "layer", "input_dropout": 0.2},
     "own": {"name": "tests.oracle.test_minibatch:own_model", "layers": 2, "hidden": 8},
+    "batch-norm": {"name": "sage", "layers": 3, "hidden": 8, "norm": "batch"},
+    "gin": {"name": "gin", "layers": 3, "hidden": 4},
+    "own-norm": {"name": "tests.oracle.test_minibatch:own_norm", "layers": 2, "hidden": 8},
 }
+NORMALISED = ("batch-norm", "gin", "own-norm")  # over the vertices of a minibatch, which the full graph has not
 
 
 def own_model(num_in: int, num_out: int, config: ModelConfig) -> Stack:
     """Layers as a user writes them, in a stack."""
     layers = [UserLayer(num_in, config.hidden), UserLayer(config.hidden, num_out)]
     return Stack(layers, config, [num_in, config.hidden, num_out])
+
+
+class Normalised(UserLayer):
+    """A layer that normalises its input itself, over the vertices of the last hop too."""
+
+    def __init__(self, num_in: int, num_out: int) -> None:
+        super().__init__(num_in, num_out)
+        self.norm = BatchNorm(num_in)
+
+    def forward(self, graph: GraphView, x: Tensor) -> Tensor:
+        return super().forward(graph, self.norm(graph, x))
+
+
+def own_norm(num_in: int, num_out: int, config: ModelConfig) -> Stack:
+    widths = [num_in, config.hidden, num_out]
+    return Stack([Normalised(into, out) for into, out in pairwise(widths)], config, widths)
 
 
 def known_seeds(shard: Shard) -> Tensor:
@@ -52,13 +72,13 @@ def draw(comm: Communicator, shards: list[Shard], method: str, together: int) ->
     """(step, hop, vertex) -> its drawn in-edges, by global id, with all that they carry."""
     shard = shards[comm.worker]
     ids = torch.cat([each.global_ids for each in shards])
-    standing = Standing(shard, comm)
-    sampler = Sampler(shard, standing, comm, Drawing((3, 2, -1), method, 9))  # type: ignore[arg-type]
-    seeds = Seeds(known_seeds(shard), shard.global_ids, 7, 9, comm, standing.own.start)
+    book = PartitionBook(shard, comm)
+    seeds = VertexSource(known_seeds(shard), shard.global_ids, 7, 9, comm, book.own.start)
+    sampler = Sampler(seeds, shard, book, comm, Drawing((3, 2, -1), method, 9))  # type: ignore[arg-type]
     found: dict[Any, Any] = {}
     for first in range(0, seeds.steps, together):
         steps = range(first, min(first + together, seeds.steps))
-        for batch in sampler.draw(4, steps, [seeds.nodes(4, step) for step in steps]):
+        for batch in sampler.draw(4, steps):
             where = ids[batch.nodes.long()]
             assert (batch.ids is None) == (comm.num_workers == 1)
             assert batch.ids is None or torch.equal(where[: len(batch.ids)], batch.ids)
@@ -90,7 +110,7 @@ def test_draws_do_not_depend_on_placement_or_planning(method):
 
 def seeds_of(comm: Communicator, ids: list[Tensor], batch: int) -> Any:
     mine = ids[comm.worker]
-    seeds = Seeds(torch.arange(mine.numel()), mine, batch, 1, comm, 0)
+    seeds = VertexSource(torch.arange(mine.numel()), mine, batch, 1, comm, 0)
     return [[mine[rows].tolist() for rows in seeds.epoch(epoch)] for epoch in (1, 2)]
 
 
@@ -116,13 +136,14 @@ def test_every_seed_is_in_one_minibatch_of_an_epoch(num_workers):
 
 
 def gradients(comm: Communicator, shards: list[Shard], model: dict[str, Any], settings: dict[str, Any]) -> Any:
-    """Loss and gradients of every step of an epoch, summed over workers; the weights stay as they are."""
+    """Loss and gradients of every step of an epoch, summed over workers, and running statistics; weights stay."""
     shard = shards[comm.worker]
-    rows = known_seeds(shard)
-    view, module, _, minibatches = start(comm, shard, rows, model, last_epoch=1, **settings)
-    loss_of = GlobalLoss(shard.y, rows, CLASSES, "balanced", comm)
-    steps = Sampled(view, module, minibatches, shard.y, loss_of)
-    return [(loss, [weight.grad.clone() for weight in module.parameters()]) for loss in train(comm, steps, module, 1)]
+    setup = start(comm, shard, known_seeds(shard), model, last_epoch=1, **settings)
+    module, steps = setup.model, setup.steps("balanced")
+    return [
+        (loss, [weight.grad.clone() for weight in module.parameters()] + [kept.clone() for kept in module.buffers()])
+        for loss in train(comm, steps, module, 1)
+    ]
 
 
 def same(one: Any, other: Any, rtol: float = 1e-9) -> None:
@@ -145,17 +166,33 @@ def test_any_number_of_workers_trains_the_same_minibatches(name):
             same(answer, wanted)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("gat", "residual")])
+@pytest.mark.parametrize("cache", ["never", "always"])
+@pytest.mark.parametrize(("plan", "alone"), [("independent", 0), ("macrobatch", 0), ("split", 0), ("split", 1)])
+def test_statistics_count_a_vertex_once_under_every_plan(plan, alone, cache):
+    graph = a_graph()
+    for name in ("batch-norm", "gin"):
+        settings = {"fanout": (3, 2, 2), "cache_aggregates": cache}
+        (wanted,) = run_workers(gradients, 1, [whole_shard(graph, reorder=False)], MODELS[name], settings)
+        settings |= {"plan": plan, "alone_hops": alone, "macrobatch": 2}
+        for num_workers, skewed in ((2, False), (3, True)):
+            shards = make_shards(graph, spread(graph.num_nodes, num_workers, skewed), num_workers)
+            for answer in run_workers(gradients, num_workers, shards, MODELS[name], settings):
+                same(answer, wanted, rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("gat", "residual", *NORMALISED)])
 def test_with_all_neighbours_a_minibatch_of_everything_is_the_full_graph(name):
     graph, model = a_graph(), {**MODELS[name], "dropout": 0.0}
     shard = whole_shard(graph, reorder=False)
     settings = {"fanout": (-1,) * model["layers"], "batch": 1000, "cache_aggregates": "never"}
     (found,) = run_workers(gradients, 1, [shard], model, settings)
-    view = GraphView(shard)
+    graph = DistributedGraph(shard)
     torch.manual_seed(0)
-    module = build_model(ModelConfig(**model), FEATURES, CLASSES, view.num_relations).double()
+    module = build_model(ModelConfig(**model), FEATURES, CLASSES, graph.num_relations).double()
     assert shard.x is not None
-    loss = GlobalLoss(shard.y, known_seeds(shard), CLASSES, "balanced", view.comm)(module(view, shard.x.double()))
+    loss = GlobalLoss(shard.y, known_seeds(shard), CLASSES, "balanced", graph.comm)(
+        module(graph.view, shard.x.double())
+    )
     loss.backward()
     same(found, [(loss.item(), [parameter.grad for parameter in module.parameters()])])
 
@@ -164,7 +201,7 @@ def test_with_all_neighbours_a_minibatch_of_everything_is_the_full_graph(name):
 @pytest.mark.parametrize("name", ["gcn", "sage", "sage-max", "gin"])
 def test_cached_aggregates_are_the_last_hop_with_all_neighbours(name, num_workers):
     graph = a_graph()
-    model = MODELS.get(name, {"name": "gin", "layers": 2, "hidden": 4})
+    model = {**MODELS[name], "layers": 2}
     shards = make_shards(graph, spread(graph.num_nodes, num_workers), num_workers)
     cached, sampled = (
         run_workers(gradients, num_workers, shards, model, settings)[0]
@@ -179,14 +216,13 @@ def test_cached_aggregates_are_the_last_hop_with_all_neighbours(name, num_worker
 def weights(comm: Communicator, shards: list[Shard], model: dict[str, Any], settings: dict[str, Any]) -> Any:
     """Losses of two epochs of training, and the weights after them, bit by bit."""
     shard = shards[comm.worker]
-    rows = known_seeds(shard)
     plan = settings.pop("plan")
-    view, module, _, minibatches = start(comm, shard, rows, model, torch.float32, plan, **settings)
-    assert minibatches.together == settings.get("macrobatch", 1)
-    steps = Sampled(view, module, minibatches, shard.y, GlobalLoss(shard.y, rows, CLASSES, "none", comm))
+    setup = start(comm, shard, known_seeds(shard), model, torch.float32, plan, **settings)
+    module, steps = setup.model, setup.steps()
+    assert setup.loader.macrobatch_size == settings.get("macrobatch", 1)
     optimiser = torch.optim.Adam(module.parameters(), lr=0.05)
     losses = list(train(comm, steps, module, 2, optimiser))
-    return losses, [parameter.detach().clone() for parameter in module.parameters()], minibatches.counts
+    return losses, [parameter.detach().clone() for parameter in module.parameters()], setup.loader.counts
 
 
 @pytest.mark.parametrize("num_workers", [1, 4])
@@ -214,20 +250,16 @@ def volumes(comm: Communicator, shards: list[Shard], together: int, at_rest: str
     """Bytes of an epoch's planning, and the sets of vertices that its minibatches read."""
     shard = shards[comm.worker]
     settings = {"fanout": (3, 2), "cache_aggregates": "never", "features": at_rest, "hot_mib": hot}
-    _, _, _, minibatches = start(
-        comm, shard, known_seeds(shard), MODELS["gcn"], torch.float32, macrobatch=together, **settings
-    )
+    setup = start(comm, shard, known_seeds(shard), MODELS["gcn"], torch.float32, macrobatch=together, **settings)
     sent: dict[str, int] = {}
     reads = []
-    for macro in minibatches.epoch(1):
+    for macro in setup.loader.macrobatches(1):
         reads.append([set(batch.nodes.tolist()) for batch in macro.batches])
         for kind, count in macro.sent.items():
             sent[kind] = sent.get(kind, 0) + count
-    minibatches.close()
-    store = minibatches.planner.store
-    assert store is not None
-    kept = (store._table >= 0).nonzero().squeeze(1).tolist()
-    return sent, reads, set(kept), minibatches.planner.sampler.standing.own, minibatches.counts
+    setup.loader.close()
+    kept = (setup.loader._fetcher.store._table >= 0).nonzero().squeeze(1).tolist()
+    return sent, reads, set(kept), setup.book.own, setup.loader.counts
 
 
 @pytest.mark.parametrize(
@@ -260,19 +292,19 @@ def test_rows_travel_once_and_as_many_bytes_as_the_formula_says(num_workers, tog
 # -- what sums stand for ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["neighbour", "labor"])
+@pytest.mark.parametrize("method", ["neighbour", "labor", "weighted"])
 @pytest.mark.parametrize(("reduce", "weight"), [("sum", None), ("mean", None), ("sum", "symmetric"), ("mean", "edge")])
 def test_the_mean_of_many_draws_is_the_whole_aggregate(method, reduce, weight):
-    graph = a_graph(40, 800, weighted=weight == "edge")
+    graph = a_graph(40, 800, weighted=weight == "edge" or method == "weighted")
     shard = whole_shard(graph, reorder=False)
     assert shard.x is not None
     x = shard.x.double()
-    view = GraphView(shard)
-    wanted = view.aggregate(x, reduce, weight)
+    whole = DistributedGraph(shard)
+    wanted = whole.view.aggregate(x, reduce, weight)
     rows = torch.arange(40)
 
     class Probe(Layer):
-        adds_loops = wants_degrees = weight == "symmetric"
+        traits = replace(NATIVE, adds_loops=weight == "symmetric", wants_degrees=weight == "symmetric")
 
         def __init__(self) -> None:
             super().__init__()
@@ -283,16 +315,15 @@ def test_the_mean_of_many_draws_is_the_whole_aggregate(method, reduce, weight):
 
     config = SampleConfig(batch=40, fanout=(5,), method=method, cache_aggregates="never", overlap=False)
     probe = Stack([Probe()], ModelConfig(name="gcn", layers=1), [FEATURES, FEATURES])
-    minibatches = make_minibatches(
-        view, probe, config, "independent", 3, 400, x, vertex_seeds(rows, shard.global_ids, 40, 3)
-    )
+    loader = set_up(whole, probe, x, rows, config, "independent", 400, 3).loader
     draws = []
     for epoch in range(1, 401):
-        for macro in minibatches.epoch(epoch):
-            entered = minibatches.planner.enter(view, macro, 0)
-            with view.restricted():
-                out = probe(view, entered)
-            draws.append(torch.empty_like(out).index_copy_(0, macro.batches[0].seeds.long(), out))
+        for minibatch in loader.epoch(epoch):
+            inputs = minibatch.inputs()
+            enter(whole, minibatch.batch, inputs)
+            with whole.training_pass(epoch, 1) as view:
+                out = probe(view, inputs.x)
+            draws.append(torch.empty_like(out).index_copy_(0, minibatch.batch.seeds.long(), out))
     stacked = torch.stack(draws)
     error = (stacked.mean(0) - wanted).abs()
     assert (error <= 5 * stacked.std(0) / len(draws) ** 0.5 + 1e-12).float().mean() > 0.995

@@ -9,14 +9,23 @@ from hypothesis import given
 
 from tests.oracle.test_equivalence import PIECES, slow, stack_step
 from tests.oracle.test_volume import a_graph, spread
-from tests.partition.drawn import cut_graphs, graph_of
+from tests.partitioning.drawn import cut_graphs, graph_of
 from tests.workers import WorkerFailed, run_workers
-from weft.aggregate import MATERIALISED, OVERLAPPED, SEQUENTIAL, Adaptive, GraphView, Quantised, Schedule, format_named
+from weft.aggregate import (
+    MATERIALISED,
+    OVERLAPPED,
+    SEQUENTIAL,
+    Adaptive,
+    DistributedGraph,
+    Quantised,
+    Schedule,
+    format_named,
+)
 from weft.comm import Channels, Communicator
 from weft.kernels import packed_bytes
 from weft.layers import ModelConfig, build_model
-from weft.partition import Shard, make_shards
-from weft.train.evaluate import predict
+from weft.partitioning import Shard, make_shards
+from weft.training.evaluate import predict
 
 PACKED = Schedule(rounds="each", keep="packed", blocks=2)
 
@@ -27,20 +36,21 @@ def shards_of(num_workers: int) -> list[Shard]:
 
 def traffic(comm: Communicator, shards: list[Shard], codec: str, schedule: Schedule, epochs: int) -> Any:
     """Bytes of the last of some epochs of a GAT, and the bits of the rows that this worker sent."""
-    view = GraphView(shards[comm.worker], comm, format_named(codec, cycle=2), schedule)
+    graph = DistributedGraph(shards[comm.worker], comm, format_named(codec, cycle=2), schedule)
     torch.manual_seed(0)
     module = build_model(ModelConfig(name="gat", layers=2, hidden=8, heads=4, dropout=0.0), 6, 5)
-    x = view.shard.x
+    x = graph.shard.x
     for epoch in range(1, epochs + 1):
         before = dict(comm.sent)
-        view.noise.begin(epoch)
-        module(view, x).sum().backward()
-        if isinstance(view.format, Adaptive) and epoch < epochs:
-            view.format.end_epoch(epoch, comm)
+        graph.noise.begin(epoch)
+        module(graph.view, x).sum().backward()
+        if epoch < epochs:
+            graph.format.end_epoch(epoch, comm)
     sent = {kind: comm.sent[kind] - before[kind] for kind in comm.sent}
-    assert isinstance(view.format, Quantised)
+    assert isinstance(graph.format, Quantised)
     return sent, {
-        key: {q: layout.bits for q, layout in lane.leaving.items()} for key, lane in view.format.lanes.items()
+        key: {q: layout.bits for q, layout in messages.leaving.items()}
+        for key, messages in graph.format.message_sets.items()
     }
 
 
@@ -50,9 +60,9 @@ def test_bytes_equal_the_formula(codec, schedule, fetches):
     """Values of 32 and 5 columns as integers, logit terms of 4 and 1 heads as they are; refetched or not."""
     answers = run_workers(traffic, 3, shards_of(3), codec, schedule, 3)
     seen = set()
-    for sent, lanes in answers:
+    for sent, bits_sent in answers:
         wanted = {"forward": 0, "backward": 0}
-        for (number, _, tensor, direction), by_peer in lanes.items():
+        for (number, _, tensor, direction), by_peer in bits_sent.items():
             width, heads = (32, 4) if number == 1 else (5, 1)
             assert tensor == 0, "logit terms travel as they are"
             for bits in by_peer.values():
@@ -61,7 +71,7 @@ def test_bytes_equal_the_formula(codec, schedule, fetches):
         assert sent["hidden_forward"] == fetches * wanted["forward"]
         assert sent["hidden_backward"] == wanted["backward"]
     if codec == "adaptive":
-        assert len(seen) > 1, "every row got the same width"
+        assert len(seen) > 1, "every row got the same bits"
     else:
         assert seen == {int(codec.removeprefix("int"))}
 
@@ -91,20 +101,20 @@ def test_every_schedule_sees_the_same_rounded_rows(codec, name):
 
 def averaged(comm: Communicator, shards: list[Shard], codec: str, epochs: int, delta: bool = False) -> Any:
     """The mean over epochs of an aggregate and of its gradient, and the raw ones."""
-    view = GraphView(shards[comm.worker], comm, format_named(codec, delta=delta))
-    rows = torch.randn(60, 12, generator=torch.Generator().manual_seed(1))[view.global_ids]
-    probe = torch.randn(60, 12, generator=torch.Generator().manual_seed(2))[view.global_ids]
+    graph = DistributedGraph(shards[comm.worker], comm, format_named(codec, delta=delta))
+    rows = torch.randn(60, 12, generator=torch.Generator().manual_seed(1))[graph.global_ids]
+    probe = torch.randn(60, 12, generator=torch.Generator().manual_seed(2))[graph.global_ids]
     outs, grads = [], []
     for epoch in range(1, epochs + 1):
         x = rows.clone().requires_grad_()
-        view.noise.begin(epoch)
-        out = view.aggregate(x, "sum", "symmetric")
+        graph.noise.begin(epoch)
+        out = graph.view.aggregate(x, "sum", "symmetric")
         (out * probe).sum().backward()
         outs.append(out.detach())
         grads.append(x.grad)
-    view.format = format_named("raw")
+    graph.format = format_named("raw")
     x = rows.clone().requires_grad_()
-    exact = view.aggregate(x, "sum", "symmetric")
+    exact = graph.view.aggregate(x, "sum", "symmetric")
     (exact * probe).sum().backward()
     return torch.stack(outs), torch.stack(grads), exact.detach(), x.grad
 
@@ -127,27 +137,27 @@ def test_differences_to_the_last_rows_lose_less_and_less():
         assert errors[0] > 0.05 and errors[-1] < 1e-4, errors
 
 
-def widths_at_both_ends(comm: Communicator, shards: list[Shard], schedule: Schedule, epochs: int) -> Any:
-    view = GraphView(shards[comm.worker], comm, format_named("adaptive", cycle=1), schedule)
+def bits_at_both_ends(comm: Communicator, shards: list[Shard], schedule: Schedule, epochs: int) -> Any:
+    graph = DistributedGraph(shards[comm.worker], comm, format_named("adaptive", cycle=1), schedule)
     torch.manual_seed(0)
     module = build_model(ModelConfig(name="sage", layers=3, hidden=16), 6, 5)
-    rows = torch.randn(view.shard.num_global_nodes, 6, generator=torch.Generator().manual_seed(1))
+    rows = torch.randn(graph.shard.num_global_nodes, 6, generator=torch.Generator().manual_seed(1))
     for epoch in range(1, epochs + 1):
-        view.noise.begin(epoch)
-        module(view, rows[view.global_ids]).sum().backward()
-        assert isinstance(view.format, Adaptive)
-        assert view.format.end_epoch(epoch, comm) is not None
+        graph.noise.begin(epoch)
+        module(graph.view, rows[graph.global_ids]).sum().backward()
+        assert isinstance(graph.format, Adaptive)
+        assert graph.format.end_epoch(epoch, comm) is not None
     return {
-        key: [{q: layout.bits for q, layout in side.items()} for side in (lane.leaving, lane.arriving)]
-        for key, lane in view.format.lanes.items()
+        key: [{q: layout.bits for q, layout in side.items()} for side in (messages.leaving, messages.arriving)]
+        for key, messages in graph.format.message_sets.items()
     }
 
 
 def check_both_ends(shards: list[Shard], schedule: Schedule, epochs: int) -> int:
-    """That senders and receivers agree on the width of every row; how many rows there are."""
-    answers, rows = run_workers(widths_at_both_ends, len(shards), shards, schedule, epochs), 0
-    for worker, lanes in enumerate(answers):
-        for key, (leaving, _) in lanes.items():
+    """That senders and receivers agree on the bits of every row; how many rows there are."""
+    answers, rows = run_workers(bits_at_both_ends, len(shards), shards, schedule, epochs), 0
+    for worker, by_key in enumerate(answers):
+        for key, (leaving, _) in by_key.items():
             for peer, bits in leaving.items():
                 assert torch.equal(bits, answers[peer][key][1][worker])
                 rows += bits.numel()
@@ -155,12 +165,12 @@ def check_both_ends(shards: list[Shard], schedule: Schedule, epochs: int) -> int
 
 
 @pytest.mark.parametrize("schedule", [MATERIALISED, OVERLAPPED, PIECES], ids=["materialised", "overlapped", "pieces"])
-def test_both_ends_agree_on_the_widths(schedule):
+def test_both_ends_agree_on_the_bits(schedule):
     assert check_both_ends(shards_of(4), schedule, 2) > 0
 
 
 @pytest.mark.parametrize("schedule", [MATERIALISED, OVERLAPPED, PIECES], ids=["materialised", "overlapped", "pieces"])
-def test_widths_of_rows_that_go_one_way_only(schedule):
+def test_bits_of_rows_that_go_one_way_only(schedule):
     """Worker 1 reads rows of worker 0 and sends none: time and again, it has nothing to choose."""
     graph = graph_of(6, [(0, 3), (1, 4), (2, 5), (0, 4)], weighted=False)
     shards = make_shards(graph, torch.tensor([0, 0, 0, 1, 1, 1], dtype=torch.int32), 2)
@@ -168,7 +178,7 @@ def test_widths_of_rows_that_go_one_way_only(schedule):
 
 
 @pytest.mark.parametrize("num_workers", [2, 3, 4])
-def test_widths_on_drawn_graphs(num_workers):
+def test_bits_on_drawn_graphs(num_workers):
     @slow
     @given(cut_graphs(max_parts=num_workers))
     def run(cut: Any) -> None:
@@ -179,29 +189,29 @@ def test_widths_on_drawn_graphs(num_workers):
     run()
 
 
-def widths_in_pieces(comm: Communicator, shards: list[Shard], rounds: int) -> Any:
+def bits_in_pieces(comm: Communicator, shards: list[Shard], rounds: int) -> Any:
     """Of the first aggregation's rows on their way out, by peer: the bits, and into how many messages they go."""
     schedule = replace(PIECES, target_rounds=rounds)
-    view = GraphView(shards[comm.worker], comm, format_named("adaptive", cycle=1), schedule)
-    assert isinstance(view.format, Adaptive)
+    graph = DistributedGraph(shards[comm.worker], comm, format_named("adaptive", cycle=1), schedule)
+    assert isinstance(graph.format, Adaptive)
     speeds = torch.full((comm.num_workers, comm.num_workers), 1e-6, dtype=torch.float64)
-    view.format.channels = Channels(speeds, speeds)
+    graph.format.channels = Channels(speeds, speeds)
     torch.manual_seed(0)
     module = build_model(ModelConfig(name="gcn", layers=2, hidden=16), 6, 5)
-    view.noise.begin(1)
-    module(view, view.shard.x).sum().backward()
-    view.format.end_epoch(1, comm)
+    graph.noise.begin(1)
+    module(graph.view, graph.shard.x).sum().backward()
+    graph.format.end_epoch(1, comm)
     found: dict[int, list[torch.Tensor]] = {}
-    for (number, _, _, direction), lane in sorted(view.format.lanes.items()):
-        if number == min(view.format.lanes)[0] and direction == "forward":
-            for peer, layout in lane.leaving.items():
+    for (number, _, _, direction), messages in sorted(graph.format.message_sets.items()):
+        if number == min(graph.format.message_sets)[0] and direction == "forward":
+            for peer, layout in messages.leaving.items():
                 found.setdefault(peer, []).append(layout.bits)
     return found
 
 
-def test_widths_do_not_depend_on_the_pieces_of_a_message():
+def test_bits_do_not_depend_on_the_pieces_of_a_message():
     shards = shards_of(3)
-    whole, cut = (run_workers(widths_in_pieces, 3, shards, rounds) for rounds in (1, 8))
+    whole, cut = (run_workers(bits_in_pieces, 3, shards, rounds) for rounds in (1, 8))
     for one, other in zip(whole, cut, strict=True):
         for peer, bits in one.items():
             assert len(bits) == 1 and len(other[peer]) == 4
@@ -210,10 +220,10 @@ def test_widths_do_not_depend_on_the_pieces_of_a_message():
 
 
 def outputs(comm: Communicator, shards: list[Shard], codec: str) -> Any:
-    view = GraphView(shards[comm.worker], comm, format_named(codec))
+    graph = DistributedGraph(shards[comm.worker], comm, format_named(codec))
     torch.manual_seed(0)
     module = build_model(ModelConfig(name="gcn", layers=2, hidden=8), 6, 4)
-    return predict(module, view, view.shard.x)
+    return predict(module, graph, graph.shard.x)
 
 
 def test_evaluation_is_not_quantised():
@@ -223,17 +233,17 @@ def test_evaluation_is_not_quantised():
 
 
 def refuse(comm: Communicator, shards: list[Shard], what: str) -> None:
-    view = GraphView(shards[comm.worker], comm, format_named("int4"))
-    view.noise.begin(1)
-    x = torch.randn(view.num_rows, 8)
+    graph = DistributedGraph(shards[comm.worker], comm, format_named("int4"))
+    graph.noise.begin(1)
+    x = torch.randn(graph.view.num_rows, 8)
     if what == "max":
-        view.aggregate(x, "max")
+        graph.view.aggregate(x, "max")
     elif what == "message":
-        view.message(lambda edges: edges.src, x, reduce="max")
+        graph.view.message(lambda edges: edges.src, x, reduce="max")
     else:
-        x[view.global_ids == 17, 3] = float("nan")
+        x[graph.global_ids == 17, 3] = float("nan")
         module = build_model(ModelConfig(name="gcn", layers=2, hidden=8, dropout=0.0), 8, 8)
-        module(view, x)
+        module(graph.view, x)
 
 
 @pytest.mark.parametrize(

@@ -6,24 +6,17 @@ import pytest
 import torch
 
 from tests.oracle.test_minibatch import MODELS, gradients, known_seeds, same, weights
-from tests.sample.cases import CLASSES, FEATURES, a_graph, spread, start, train
+from tests.sample.cases import CLASSES, FEATURES, a_graph, set_up, spread, start, train
 from tests.workers import run_workers
-from weft.aggregate import GraphView, format_named
+from weft.aggregate import DistributedGraph, format_named
 from weft.comm import Communicator
 from weft.layers import ModelConfig, build_model
 from weft.layers.stack import add_embedding
-from weft.partition import Shard, make_shards, whole_shard
+from weft.partitioning import Shard, make_shards, whole_shard
 from weft.sample import SampleConfig
-from weft.train.loss import GlobalLoss
-from weft.train.minibatches import make_minibatches, vertex_seeds
-from weft.train.steps import Sampled
 
 SPLITS = ((2, False), (3, True), (4, False))  # workers; skewed: the last owns nothing, the first nearly all
-SHARED = MODELS | {
-    "batch-norm": {"name": "sage", "layers": 3, "hidden": 8, "norm": "batch"},
-    "gin": {"name": "gin", "layers": 3, "hidden": 4},
-    "deep-gcn": {"name": "gcn", "layers": 3, "hidden": 3, "dropout": 0.3},
-}
+SHARED = MODELS | {"deep-gcn": {"name": "gcn", "layers": 3, "hidden": 3, "dropout": 0.3}}
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -101,16 +94,14 @@ def test_planning_together_changes_no_bit(name):
 def learned(comm: Communicator, shards: list[Shard], settings: dict[str, Any]) -> Any:
     """Losses of two epochs on rows that are learned, which every step changes, and the rows in the end, by id."""
     shard = shards[comm.worker]
-    view, rows = GraphView(shard, comm), known_seeds(shard)
+    graph, rows = DistributedGraph(shard, comm), known_seeds(shard)
     torch.manual_seed(0)
     model = build_model(ModelConfig(name="sage", layers=2, hidden=8), FEATURES, CLASSES).double()
     add_embedding(model, FEATURES, shard.global_ids, 7)
     model.double()
     config = SampleConfig(batch=16, fanout=(3, 2), **settings)
-    minibatches = make_minibatches(
-        view, model, config, "split", 9, 2, model.embedding, vertex_seeds(rows, shard.global_ids, 16, 9)
-    )
-    steps = Sampled(view, model, minibatches, shard.y, GlobalLoss(shard.y, rows, CLASSES, "none", comm))
+    assert isinstance(model.embedding, torch.Tensor)
+    steps = set_up(graph, model, model.embedding, rows, config, "split", 2, 9).steps()
     optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
     losses = list(train(comm, steps, model, 2, optimiser))
     return losses, dict(zip(shard.global_ids.tolist(), model.embedding.detach().tolist(), strict=True))
@@ -138,24 +129,23 @@ def volumes(comm: Communicator, shards: list[Shard], plan: str, together: int, c
     rows = known_seeds(shard)
     model = {"name": "sage", "layers": 3, "hidden": 8}
     settings = {"fanout": (3, 2, 2), "cache_aggregates": "never", "macrobatch": together}
-    view, module, _, minibatches = start(comm, shard, rows, model, torch.float32, plan, **settings)  # type: ignore[arg-type]
-    view.format = format_named(codec)
-    steps = Sampled(view, module, minibatches, shard.y, GlobalLoss(shard.y, rows, CLASSES, "none", comm))
+    setup = start(comm, shard, rows, model, torch.float32, plan, **settings)  # type: ignore[arg-type]
+    setup.graph.format = format_named(codec)
+    steps = setup.steps()
     before = dict(comm.sent)
-    own = minibatches.planner.sampler.standing.own
     reads, edges, away = [], 0, [0] * 3
     epoch = steps.epoch(1)
     for step in epoch:
-        batch = step.macro.batches[step.number]  # type: ignore[attr-defined]
+        batch = step.minibatch.batch  # type: ignore[attr-defined]
         reads.append(batch.nodes.tolist())
         edges += batch.num_edges
         for hop, level in enumerate(batch.hops):
-            away[hop] += 0 if level.away is None else level.away.ids.numel()
+            away[hop] += 0 if level.remote is None else level.remote.ids.numel()
         step.loss().backward()
     sent = {kind: comm.sent[kind] - before[kind] for kind in ("hidden_forward", "hidden_backward")}
     sent["features"] = steps.planned_bytes()["features"]
     steps.close()
-    return sent, reads, edges, away, minibatches.counts, own
+    return sent, reads, edges, away, setup.loader.counts, setup.book.own
 
 
 def spread_by_worker(num_workers: int, plan: str, together: int = 1, codec: str = "raw") -> Any:
@@ -212,8 +202,7 @@ def test_rounded_rows_train_nearly_as_exact_ones():
 
 def _rounded(comm: Communicator, shards: list[Shard], model: dict[str, Any], settings: dict[str, Any]) -> Any:
     shard = shards[comm.worker]
-    rows = known_seeds(shard)
-    view, module, _, minibatches = start(comm, shard, rows, model, torch.float32, "split", last_epoch=1, **settings)
-    view.format = format_named("int8")
-    steps = Sampled(view, module, minibatches, shard.y, GlobalLoss(shard.y, rows, CLASSES, "balanced", comm))
+    setup = start(comm, shard, known_seeds(shard), model, torch.float32, "split", last_epoch=1, **settings)
+    setup.graph.format = format_named("int8")
+    module, steps = setup.model, setup.steps("balanced")
     return [(loss, [weight.grad.double() for weight in module.parameters()]) for loss in train(comm, steps, module, 1)]

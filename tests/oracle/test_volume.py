@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.partition.drawn import graph_of
+from tests.partitioning.drawn import graph_of
 from tests.workers import run_workers
-from weft.aggregate import MATERIALISED, SEQUENTIAL, GraphView, Schedule, format_named
+from weft.aggregate import MATERIALISED, SEQUENTIAL, DistributedGraph, Schedule, format_named
 from weft.comm import Communicator, all_reduce_gradients
 from weft.graph.graph import Graph
 from weft.layers import ModelConfig, build_model
-from weft.layers.stack import ATTENTION
-from weft.partition import Shard, make_shards, whole_shard
+from weft.layers.registry import layer_names
+from weft.partitioning import Shard, make_shards, whole_shard
 
 WORKERS = [1, 2, 3, 4, 8]
 
@@ -32,21 +32,21 @@ def step_bytes(
     comm: Communicator, shards: list[Shard], model: dict[str, Any], codec: str, schedule: Schedule = MATERIALISED
 ) -> Any:
     """One training step; the bytes by class and what the formula needs: halo rows and the model's widths."""
-    view = GraphView(shards[comm.worker], comm, format_named(codec), schedule)
+    graph = DistributedGraph(shards[comm.worker], comm, format_named(codec), schedule)
     torch.manual_seed(0)
-    module = build_model(ModelConfig(**model), 6, 4, view.num_relations)
-    assert view.shard.x is not None
-    view.hold_constant(view.shard.x)
+    module = build_model(ModelConfig(**model), 6, 4, graph.num_relations)
+    assert graph.shard.x is not None
+    graph.hold_constant(graph.shard.x)
     for epoch in (1, 2):  # the first also aggregates the constant input
         before = dict(comm.sent)
-        view.noise.begin(epoch)
-        module(view, view.shard.x).sum().backward()
+        graph.noise.begin(epoch)
+        module(graph.view, graph.shard.x).sum().backward()
         all_reduce_gradients(comm, module.parameters())
         sent = {kind: comm.sent[kind] - before[kind] for kind in comm.sent}
         if epoch == 1:
             first = sent
     gradients = sum(p.numel() * p.element_size() for p in module.parameters())
-    return view.num_halo, first, sent, gradients
+    return graph.shard.num_halo, first, sent, gradients
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
@@ -122,11 +122,11 @@ def test_sequential_sends_linear_rows_twice_and_others_three_times(num_workers, 
 
 
 def no_source(comm: Communicator, shards: list[Shard]) -> int:
-    view = GraphView(shards[comm.worker], comm, schedule=SEQUENTIAL)
+    graph = DistributedGraph(shards[comm.worker], comm, schedule=SEQUENTIAL)
     scale = torch.ones(3, requires_grad=True)
-    assert view.shard.x is not None
-    x = view.shard.x[:, :3].clone().requires_grad_()
-    view.message(lambda edges: edges.dst * scale, x, reduce="sum").sum().backward()
+    assert graph.shard.x is not None
+    x = graph.shard.x[:, :3].clone().requires_grad_()
+    graph.view.message(lambda edges: edges.dst * scale, x, reduce="sum").sum().backward()
     assert scale.grad is not None and x.grad is not None and bool(x.grad.any())
     return sum(comm.sent[kind] for kind in ("hidden_forward", "hidden_backward", "features"))
 
@@ -138,12 +138,12 @@ def test_messages_that_do_not_read_the_source_cost_nothing():
 def packed_equals_fetched(comm: Communicator, shards: list[Shard]) -> Any:
     gradients = []
     for schedule in (SEQUENTIAL, PACKED, MATERIALISED):
-        view = GraphView(shards[comm.worker], comm, format_named("bf16"), schedule)
+        graph = DistributedGraph(shards[comm.worker], comm, format_named("bf16"), schedule)
         torch.manual_seed(0)
         module = build_model(ModelConfig(name="gat", layers=2, hidden=4, heads=2), 6, 4).double()
-        assert view.shard.x is not None
-        view.noise.begin(1)
-        module(view, view.shard.x.double()).square().sum().backward()
+        assert graph.shard.x is not None
+        graph.noise.begin(1)
+        module(graph.view, graph.shard.x.double()).square().sum().backward()
         all_reduce_gradients(comm, module.parameters())
         gradients.append([p.grad for p in module.parameters()])
     return gradients
@@ -158,13 +158,13 @@ def test_backward_sees_the_rows_that_forward_saw():
 
 def adjoint(comm: Communicator, shards: list[Shard]) -> Any:
     """<Hx, y> and <x, H^T y> of every linear aggregation, summed over the workers."""
-    view = GraphView(shards[comm.worker], comm)
+    graph = DistributedGraph(shards[comm.worker], comm)
     pairs = {}
     for reduce, weight in (("sum", None), ("mean", None), ("sum", "edge"), ("mean", "edge"), ("sum", "symmetric")):
         generator = torch.Generator().manual_seed(1)
-        whole = torch.randn(2, view.shard.num_global_nodes, 5, generator=generator, dtype=torch.float64)
-        x, y = whole[0, view.global_ids].requires_grad_(), whole[1, view.global_ids]
-        out = view.aggregate(x, reduce, weight)
+        whole = torch.randn(2, graph.shard.num_global_nodes, 5, generator=generator, dtype=torch.float64)
+        x, y = whole[0, graph.global_ids].requires_grad_(), whole[1, graph.global_ids]
+        out = graph.view.aggregate(x, reduce, weight)
         out.backward(y)
         assert x.grad is not None
         products = torch.stack([(out.detach() * y).sum(), (x.detach() * x.grad).sum()])
@@ -182,16 +182,16 @@ def test_linear_aggregations_are_adjoint(num_workers):
 
 
 def with_dropout(comm: Communicator, shards: list[Shard], name: str) -> Any:
-    view = GraphView(shards[comm.worker], comm)
-    view.noise.seed = 9
+    graph = DistributedGraph(shards[comm.worker], comm)
+    graph.noise.seed = 9
     torch.manual_seed(0)
     config = ModelConfig(name=name, layers=2, hidden=4, heads=2, dropout=0.5, input_dropout=0.3)
-    if name in ATTENTION:
+    if name in layer_names("attention_dropout"):
         config = config.model_copy(update={"attention_dropout": 0.4})
     module = build_model(config, 6, 4).double()
-    assert view.shard.x is not None
-    view.noise.begin(4)
-    return view.global_ids, module(view, view.shard.x.double()).detach()
+    assert graph.shard.x is not None
+    graph.noise.begin(4)
+    return graph.global_ids, module(graph.view, graph.shard.x.double()).detach()
 
 
 @pytest.mark.parametrize("name", ["gcn", "sage", "gat", "gatv2", "transformer"])
@@ -207,9 +207,9 @@ def test_dropout_does_not_depend_on_placement(name):
 
 
 def _undropped(graph: Graph, name: str) -> Tensor:
-    view = GraphView(whole_shard(graph, reorder=False))
+    distributed = DistributedGraph(whole_shard(graph, reorder=False))
     torch.manual_seed(0)
     module = build_model(ModelConfig(name=name, layers=2, hidden=4, heads=2), 6, 4).double()
     assert graph.x is not None
-    view.noise.begin(None)
-    return module(view, graph.x.double()).detach()
+    distributed.noise.begin(None)
+    return module(distributed.view, graph.x.double()).detach()

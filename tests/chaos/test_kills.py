@@ -1,0 +1,28 @@
+"""SIGKILL of workers, launchers, METIS, functions: the run ends in a sentence, leaves nothing, and can go on."""
+
+import itertools
+import random
+
+import pytest
+
+from tests.chaos.counting import SEED, Round, check, rounds, tell
+from tests.chaos.kills import PHASES, run_chain
+from tests.chaos.runs import CASES, undisturbed
+
+FEW = 4
+
+
+@pytest.mark.timeout(max(1200, 120 * rounds(FEW)))
+def test_killed_runs_end_in_a_sentence_leave_nothing_and_go_on() -> None:
+    wanted, played = rounds(FEW), list[Round]()
+    for number in itertools.count():
+        if len(played) >= wanted:
+            break
+        # Few rounds take one case after the other, many go through all of them again and again.
+        case = list(CASES)[(number + SEED) % len(CASES)]
+        for one in run_chain(case, random.Random(f"{SEED} {number}").randrange(10**6), undisturbed(case)):
+            played.append(one)
+            tell("kills", len(played), wanted, sum(bool(one.failures) for one in played))
+    check(played)
+    if wanted >= 100:
+        assert set(PHASES) <= {one.hit for one in played}
