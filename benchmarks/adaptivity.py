@@ -1,12 +1,12 @@
-"""What adaptive widths are worth: the error of the gradient for the bytes that are sent.
+"""What adaptive bits are worth: the error of the gradient for the bytes that are sent.
 
     WEFT_DATA=FOLDER python -m benchmarks.adaptivity [--quick] [--only cora] [--json FILE] [--plot FILE.png]
 
 GCN and SAGE on real graphs (FOLDER holds them as NAME.npz) and on `synthetic:arxiv`, 4 workers of one thread, trained
 with raw rows for some epochs without dropout. There, at the same weights, gradients are computed with quantised rows,
 20 times with fresh rounding (4 times on the large graph), and compared with the exact one: mean squared error over the
-exact gradient's squared norm. The sides: 2, 4 or 8 bits for every row; adaptive widths of several fidelities; and the
-same widths dealt out to the rows of each message at random, which takes the same bytes to the byte. The bar: adaptive's
+exact gradient's squared norm. The sides: 2, 4 or 8 bits for every row; adaptive bits of several fidelities; and the
+same bits dealt out to the rows of each message at random, which takes the same bytes to the byte. The bar: adaptive's
 error, at the default fidelity, is below that of the same bytes dealt out at random. All channels count as equally fast,
 so that the choice does not hang on what this machine does besides. `--quick`: GCN on cora.
 """
@@ -23,7 +23,7 @@ from torch import Tensor
 from benchmarks.convergence import CASES, WORKERS, Task, serve
 from benchmarks.harness import Bench, parse
 from benchmarks.hosts import ask, workers_here
-from weft.aggregate import Adaptive, Format, Lane, format_named
+from weft.aggregate import Adaptive, Format, MessageSet, format_named
 from weft.comm import Channels, Communicator
 from weft.prepare import partition
 
@@ -39,13 +39,13 @@ GIGABIT = 8e-9  # seconds per byte
 
 
 class Dealt(Adaptive):
-    """As many rows of each width as adaptive chooses, whichever they are."""
+    """As many rows with each number of bits as adaptive chooses, whichever they are."""
 
-    def choose(self, lanes: Sequence[Lane], comm: Communicator) -> list[list[Tensor]]:
+    def choose(self, sets: Sequence[MessageSet], comm: Communicator) -> list[list[Tensor]]:
         draw = torch.Generator().manual_seed(comm.worker)
         return [
-            [bits[torch.randperm(bits.numel(), generator=draw)] for bits in lane]
-            for lane in super().choose(lanes, comm)
+            [bits[torch.randperm(bits.numel(), generator=draw)] for bits in messages]
+            for messages in super().choose(sets, comm)
         ]
 
 
@@ -69,8 +69,8 @@ def probe(
     exact = task.exact_gradient()
     found = []
     for kind, fidelity in sides:
-        task.view.format = format = side(kind, fidelity)
-        if isinstance(format, Adaptive):
+        task.graph.format = format = side(kind, fidelity)
+        if format.traits.adaptive:
             task.backward(1)
             format.end_epoch(1, comm)
         error, sent = 0.0, 0
@@ -109,7 +109,7 @@ def measure(bench: Bench, workers: list[Any], data: str, parts: Path, name: str,
     ours, same_bytes = found["adaptive", DEFAULT], found["dealt", DEFAULT]
     assert ours[0] == same_bytes[0]
     bench.bar(
-        f"{data} {name}: error of the same widths dealt out at random over adaptive's", same_bytes[1] / ours[1], BAR
+        f"{data} {name}: error of the same bits dealt out at random over adaptive's", same_bytes[1] / ours[1], BAR
     )
     bench.note(f"{data} {name}: 2 bits for every row have {found['int2', 0.0][1] / ours[1]:.1f} times adaptive's error")
     return found
@@ -127,7 +127,7 @@ def draw(found: dict[tuple[str, str], dict[tuple[str, float], tuple[float, float
         axis = axes[number % 2][number // 2]
         for kind, style in (("adaptive", "o-"), ("dealt", "s--")):
             points = sorted(point for (which, _), point in sides.items() if which == kind)
-            label = "adaptive" if kind == "adaptive" else "the same widths, dealt out at random"
+            label = "adaptive" if kind == "adaptive" else "the same bits, dealt out at random"
             axis.plot(*zip(*points, strict=True), style, label=label, markersize=4)
         uniform = [sides[kind, 0.0] for kind in UNIFORM]
         axis.plot(*zip(*uniform, strict=True), "k^", label="2, 4, 8 bits for every row")

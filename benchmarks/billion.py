@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks.harness import Bench, parse
 from weft.config import make_config
-from weft.divide import Outcome, partition_files
-from weft.external import Job
+from weft.out_of_core import Job
+from weft.out_of_core.workers import Outcome, partition_files
 from weft.run import start
 
 GIB = 1 << 30
@@ -141,16 +141,16 @@ def partition(bench: Bench, folder: Path) -> Outcome:
     return outcome
 
 
-def judge(bench: Bench, outcome: Outcome) -> None:
+def report_partition(bench: Bench, outcome: Outcome) -> None:
     quality, seconds, peak = outcome.info.quality, sum(outcome.seconds.values()), max(outcome.peak_rss_bytes)
     edges = outcome.info.num_edges
     bench.row(
         "partition in numbers",
         {},
-        blocks=outcome.num_blocks,
+        buckets=outcome.num_buckets,
         cut=quality.cut_fraction,
-        vertices=quality.node_balance,
-        edges=quality.edge_balance,
+        vertex_balance=quality.vertex_balance,
+        edge_balance=quality.edge_balance,
         peaks=[round(bytes_ / GIB, 2) for bytes_ in outcome.peak_rss_bytes],
     )
     limit = 1.0 if bench.options.quick else 15.0
@@ -184,7 +184,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="weft-billion-") as name:
         folder = Path(name)
         write_graph(bench, drawing, folder)
-        judge(bench, partition(bench, folder))
+        report_partition(bench, partition(bench, folder))
         (folder / "edges.npy").unlink()
         train(bench, folder)
     return bench.finish()

@@ -27,23 +27,21 @@ from benchmarks.hosts import ask, workers_here
 from weft.aggregate import (
     MATERIALISED,
     OVERLAPPED,
-    Adaptive,
+    DistributedGraph,
     Format,
-    GraphView,
-    Quantised,
     format_named,
     order_for_overlap,
 )
-from weft.aggregate.late import nothing_is_late
 from weft.comm import Communicator, all_reduce_gradients, open_communicator
+from weft.graph.splits import known
 from weft.layers import ModelConfig, build_model
-from weft.partition import load_shard
+from weft.partitioning import load_shard
 from weft.prepare import partition
-from weft.train.evaluate import predict, score
-from weft.train.loss import GlobalLoss
-from weft.train.objective import input_rows, known, targets
-from weft.train.optim import OptimConfig, build_optimiser
-from weft.train.settings import TrainConfig
+from weft.training.evaluate import predict, score
+from weft.training.loss import GlobalLoss
+from weft.training.objective import input_rows, labels_and_masks
+from weft.training.optim import OptimConfig, build_optimiser
+from weft.training.settings import TrainConfig
 
 WORKERS, SEEDS = 4, 5
 CODECS = ("raw", "adaptive", "int2")
@@ -99,33 +97,35 @@ class Task:
     def __init__(
         self, comm: Communicator, shard: Any, format: Format, name: str, seed: int, case: dict[str, Any]
     ) -> None:
-        schedule = OVERLAPPED if isinstance(format, Quantised) else MATERIALISED
-        self.comm, self.view = comm, GraphView(shard, comm, format, schedule)
-        self.view.noise.seed = seed
+        schedule = OVERLAPPED if format.traits.packs else MATERIALISED
+        self.comm, self.graph = comm, DistributedGraph(shard, comm, format, schedule)
+        self.graph.noise.seed = seed
         torch.manual_seed(seed)
         self.model = build_model(ModelConfig(name=name, **case["model"]), shard.x.shape[1], shard.num_classes)
         settings = TrainConfig()
-        self.x, (self.y, self.masks) = input_rows(self.view, self.model, settings), targets(self.view, settings)
+        self.x, (self.y, self.masks) = (
+            input_rows(self.graph, self.model, settings),
+            labels_and_masks(self.graph, settings),
+        )
         rows = (self.masks["train"] & known(self.y)).nonzero().squeeze(1)
         self.loss_of = GlobalLoss(self.y, rows, shard.num_classes, "none", comm)
         self.optimiser = build_optimiser(OptimConfig(**case["optim"]), self.model)
 
     def backward(self, epoch: int) -> int:
-        """Gradients of the whole graph with rows in the view's format; bytes that this worker sent for them."""
+        """Gradients of the whole graph with rows in the format of the task; bytes that this worker sent for them."""
         self.optimiser.zero_grad()
-        self.view.noise.begin(epoch)
+        self.graph.noise.begin(epoch)
         before = self._sent()
-        self.loss_of(self.model(self.view, self.x)).backward()
-        nothing_is_late()
+        self.loss_of(self.model(self.graph.view, self.x)).backward()
         sent = self._sent() - before
         all_reduce_gradients(self.comm, list(self.model.parameters()))
         return sent
 
     def exact_gradient(self) -> torch.Tensor:
         """At these weights, with rows as they are."""
-        format, self.view.format = self.view.format, format_named("raw")
+        format, self.graph.format = self.graph.format, format_named("raw")
         self.backward(0)
-        self.view.format = format
+        self.graph.format = format
         return self.gradient()
 
     def gradient(self) -> torch.Tensor:
@@ -157,10 +157,9 @@ def train(comm: Communicator, shard: Any, name: str, codec: str, seed: int, case
             norms.append(float(task.exact_gradient().square().sum()))
         sent = task.backward(epoch)
         task.optimiser.step()
-        if isinstance(task.view.format, Adaptive):
-            task.view.format.end_epoch(epoch, comm)
+        task.graph.format.end_epoch(epoch, comm)
         if case["eval_every"] and epoch % case["eval_every"] == 0:
-            values = score(predict(task.model, task.view, task.x), task.y, task.masks, "accuracy", task.view)
+            values = score(predict(task.model, task.graph, task.x), task.y, task.masks, "accuracy", task.graph)
             best = max(best, (values["val"], values["test"]))
     return {"test": 100 * best[1], "norms": norms, "bytes": sent}
 

@@ -31,7 +31,7 @@ from benchmarks.harness import Bench, parse, tuned_allocator
 from benchmarks.hosts import Hosts, ask, hosts_on_a_switch, start_workers
 from benchmarks.macrobatch import BATCH, FANOUT, MODEL, STEPS, WORKERS, cases
 from weft.graph import Graph, open_graph
-from weft.partition import load_shard
+from weft.partitioning import load_shard
 from weft.prepare import partition
 
 HIDDEN, RATE = 256, 0.003
@@ -51,7 +51,7 @@ def same_parts(parts: Path, graph: Graph, batch: int) -> tuple[Tensor, Tensor]:
     owner, seeds = torch.empty(graph.num_nodes, dtype=torch.int64), torch.zeros(graph.num_nodes, dtype=torch.bool)
     rows = []
     for worker in range(WORKERS):
-        shard = load_shard(parts, worker, WORKERS, verify=False)
+        shard = load_shard(parts, worker, WORKERS)
         assert shard.train_mask is not None
         owner[shard.global_ids] = worker
         rows.append(shard.global_ids[shard.train_mask])
@@ -247,7 +247,9 @@ def measure_ours(bench: Bench, workers: list[Any], batch: int, case: str, settin
         "seconds": max(answer["seconds"] for answer in answers),
         "sent_mb": sum(sum(answer["bytes"].values()) for answer in answers) / 1e6,
     }
-    bench.rows.append({"case": case, **result, "together": answers[0]["together"], "kept": answers[0]["kept"]})
+    bench.rows.append(
+        {"case": case, **result, "macrobatch_size": answers[0]["macrobatch_size"], "kept": answers[0]["kept"]}
+    )
     print(f"{case:<48} {result['seconds']:8.2f} s   sent     {result['sent_mb']:8.1f} MB", flush=True)
     return result["seconds"]
 

@@ -23,9 +23,9 @@ from benchmarks.harness import Bench, PlainCopy, parse, tuned_allocator
 from weft import kernels
 from weft.comm import Communicator
 from weft.graph import synthetic
-from weft.graph.graph import CSR
-from weft.partition.order import community_order
-from weft.train.loss import GlobalLoss
+from weft.graph.csr import CSR
+from weft.partitioning.order import community_order
+from weft.training.loss import GlobalLoss
 
 WIDTHS = (16, 32, 40, 64, 128, 256, 602)
 QUICK_WIDTHS = (32, 128, 256)
@@ -268,10 +268,10 @@ def quantise(bench: Bench, copy: PlainCopy, num: int = 169_343, width: int = 256
     for bits in (2, 4, 8):
         for taken, how in ((None, "all rows"), (index, "half of them, gathered")):
             rows = num if taken is None else taken.numel()
-            widths = torch.full((rows,), bits, dtype=torch.uint8)
-            offsets, size = kernels.packed_offsets(width, widths)
+            row_bits = torch.full((rows,), bits, dtype=torch.uint8)
+            offsets, size = kernels.packed_offsets(width, row_bits)
             ids, message = torch.arange(rows), torch.empty(size, dtype=torch.uint8)
-            args = (widths, offsets)
+            args = (row_bits, offsets)
             moved = rows * (width * 4 + 17) + size
 
             def pack(taken=taken, args=args, ids=ids, message=message) -> object:

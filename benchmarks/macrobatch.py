@@ -16,15 +16,15 @@ from benchmarks.hosts import ask, workers_behind_links
 WORKERS, STEPS, BATCH, FANOUT = 4, 16, 2048, [15, 10, 5]
 MODEL = {"name": "sage", "layers": 3, "hidden": 256}
 BANDWIDTHS: tuple[float | None, ...] = (100.0, 300.0, 1000.0, None)  # Mb/s; None: as fast as the machine can
-TOGETHER = (1, 2, 4, 8, 16)
+MACROBATCH_SIZES = (1, 2, 4, 8, 16)
 BASE = {"macrobatch": 1, "overlap": False, "cache_aggregates": "never"}
 SPEED_BAR, ROWS_BAR = 3.0, 2.0
 
 
 def cases() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {"K = 1, nothing ahead": BASE}
-    for together in TOGETHER:
-        found[f"K = {together}"] = {"macrobatch": together, "cache_aggregates": "never"}
+    for size in MACROBATCH_SIZES:
+        found[f"K = {size}"] = {"macrobatch": size, "cache_aggregates": "never"}
     found["K = 8, kept aggregates"] = {"macrobatch": 8, "cache_aggregates": "always"}
     found["K = 8, kept aggregates, bf16 rows"] = {
         "macrobatch": 8, "cache_aggregates": "always", "features": "bfloat16",
@@ -47,12 +47,12 @@ def sweep(bench: Bench, workers: list[Any], batch: int, where: str, megabits: fl
             "gradients_mb": total["gradients"] / 1e6,
         }
         found[case] = result
-        more = {"together": answers[0]["together"], "kept_aggregates": answers[0]["kept"]}
+        more = {"macrobatch_size": answers[0]["macrobatch_size"], "kept_aggregates": answers[0]["kept"]}
         bench.rows.append({"case": f"{where}, {case}", "megabits": megabits, **result, **more})
         print(
             f"{where:>10}, {case:<36} {result['seconds']:8.2f} s   {result['remote_rows']:>10,.0f} remote rows   "
             f"features {result['features_mb']:8.1f} MB   ids and edges {result['structure_mb']:7.1f} MB   "
-            f"gradients {result['gradients_mb']:6.1f} MB   K {answers[0]['together']}",
+            f"gradients {result['gradients_mb']:6.1f} MB   K {answers[0]['macrobatch_size']}",
             flush=True,
         )
     base = found["K = 1, nothing ahead"]

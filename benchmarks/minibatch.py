@@ -15,18 +15,19 @@ import torch
 from benchmarks.blocks import BATCH, FANOUT, dgl_step, pyg_step
 from benchmarks.harness import Bench, parse, trim_memory, tuned_allocator
 from benchmarks.peers import MODELS, RATE, our_model
-from weft.aggregate import GraphView
+from weft.aggregate import DistributedGraph
 from weft.comm import Communicator
 from weft.graph import Graph, open_graph
+from weft.graph.splits import known
 from weft.layers import build_model
-from weft.partition import whole_shard
-from weft.sample import SampleConfig
-from weft.train.loss import GlobalLoss
-from weft.train.minibatches import make_minibatches, vertex_seeds
-from weft.train.objective import input_rows, known, targets
-from weft.train.optim import OptimConfig, build_optimiser
-from weft.train.settings import TrainConfig
-from weft.train.steps import Sampled
+from weft.partitioning import whole_shard
+from weft.sample import PartitionBook, SampleConfig, VertexSource
+from weft.training.loss import GlobalLoss
+from weft.training.minibatches import make_loader
+from weft.training.objective import input_rows, labels_and_masks
+from weft.training.optim import OptimConfig, build_optimiser
+from weft.training.settings import TrainConfig
+from weft.training.steps import VertexSteps
 
 THREADS = 2
 DGL_BAR, PYG_BAR = 1.5, 4.0
@@ -37,16 +38,17 @@ QUICK = {"arxiv": "synthetic:arxiv"}
 def ours(name: str, graph: Graph, cache: str = "never") -> Callable[[], float]:
     """One step of weft's own: what the training loop does, without evaluation and records."""
     torch.manual_seed(0)
-    view = GraphView(whole_shard(graph), Communicator.alone())
+    distributed = DistributedGraph(whole_shard(graph), Communicator.alone())
     model = build_model(our_model(name), graph.num_features, graph.num_classes)
     training = TrainConfig()
-    x, (y, masks) = input_rows(view, model, training), targets(view, training)
+    x, (y, masks) = input_rows(distributed, model, training), labels_and_masks(distributed, training)
     rows = (masks["train"] & known(y)).nonzero().squeeze(1)
     sample = SampleConfig(batch=BATCH, fanout=FANOUT, cache_aggregates=cache)  # type: ignore[arg-type]
-    minibatches = make_minibatches(
-        view, model, sample, "independent", 0, 10**6, x, vertex_seeds(rows, view.global_ids, BATCH, 0)
-    )
-    steps = Sampled(view, model, minibatches, y, GlobalLoss(y, rows, graph.num_classes, "none", view.comm))
+    book = PartitionBook(distributed.shard, distributed.comm)
+    seeds = VertexSource(rows, distributed.global_ids, BATCH, 0, distributed.comm, book.own.start)
+    loader = make_loader(distributed, model, x, seeds, book, sample, "independent", 0, 10**6)
+    loss_of = GlobalLoss(y, rows, graph.num_classes, "none", distributed.comm)
+    steps = VertexSteps(distributed, model, loader, seeds, y, loss_of)
     optimiser = build_optimiser(OptimConfig(lr=RATE), model)
     model.train()
     source = (step for epoch in range(1, 10**6) for step in steps.epoch(epoch))

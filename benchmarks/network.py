@@ -25,13 +25,12 @@ import torch
 
 from benchmarks.harness import Bench, parse
 from benchmarks.hosts import Hosts, ask, workers_behind_links
-from weft.aggregate import OVERLAPPED, GraphView, Schedule, format_named, order_for_overlap
-from weft.aggregate.late import nothing_is_late
-from weft.aggregate.wire import Adaptive
+from weft.aggregate import OVERLAPPED, DistributedGraph, Schedule, format_named, order_for_overlap
+from weft.aggregate.adaptive import Adaptive
 from weft.comm import Communicator, all_reduce_gradients, open_communicator
 from weft.layers import ModelConfig, build_model
-from weft.partition import load_shard
-from weft.train.loss import GlobalLoss
+from weft.partitioning import load_shard
+from weft.training.loss import GlobalLoss
 
 WORKERS, CORES = 4, 2
 MODELS = {"gcn": {"name": "gcn", "layers": 3, "hidden": 256}, "sage": {"name": "sage", "layers": 3, "hidden": 256}}
@@ -41,7 +40,7 @@ BANDWIDTHS: dict[str, tuple[float | None, ...]] = {  # Mb/s; None: as fast as th
     "sage": (100.0, 300.0),
 }
 SPEED_BAR, LIMIT_BAR, BOUND = 3.01, 1.3, 3.0
-ASSIGNED_EPOCHS = 50  # that one choice of widths serves: its seconds are shared out over them
+ASSIGNED_EPOCHS = 50  # that one choice of bits serves: its seconds are shared out over them
 
 
 # -- one worker ------------------------------------------------------------------------------------------------
@@ -60,20 +59,19 @@ def measure_epochs(
     comm: Communicator, shard: Any, model: dict[str, Any], codec: str, overlap: bool, epochs: int
 ) -> dict[str, Any]:
     schedule = OVERLAPPED if overlap else Schedule(prefetch=0)
-    view = GraphView(shard, comm, format_named(codec), schedule)
+    graph = DistributedGraph(shard, comm, format_named(codec), schedule)
     torch.manual_seed(0)
     module = build_model(ModelConfig(**model), shard.x.shape[1], shard.num_classes)
     optimiser = torch.optim.Adam(module.parameters(), lr=0.01)
     loss_of = GlobalLoss(shard.y, shard.train_mask.nonzero().squeeze(1), shard.num_classes, "none", comm)
-    view.hold_constant(shard.x)
+    graph.hold_constant(shard.x)
     seconds, processor, sent, assigning = [], [], [], 0.0
     for epoch in range(1, epochs + 2):
         comm.barrier("epoch")
         started, used, before = time.perf_counter(), time.process_time(), dict(comm.sent)
         optimiser.zero_grad()
-        view.noise.begin(epoch)
-        loss_of(module(view, shard.x)).backward()
-        nothing_is_late()
+        graph.noise.begin(epoch)
+        loss_of(module(graph.view, shard.x)).backward()
         all_reduce_gradients(comm, list(module.parameters()))
         optimiser.step()
         comm.barrier("end of epoch")
@@ -82,16 +80,16 @@ def measure_epochs(
         rows = [comm.sent[kind] - before[kind] for kind in ("hidden_forward", "hidden_backward")]
         gradients = comm.sent["gradients"] - before["gradients"]
         sent.append([*rows, gradients * 2 * (WORKERS - 1) / WORKERS])  # what any all-reduce sends at least
-        if isinstance(view.format, Adaptive):
-            view.format.end_epoch(epoch, comm)
+        graph.format.end_epoch(epoch, comm)
     bits: dict[int, int] = {}
-    if isinstance(view.format, Adaptive):
-        assigning = view.format.end_epoch(view.format.cycle, comm) or 0.0  # once more, the channels being known
-        for directions in view.format.histogram().values():
+    if isinstance(graph.format, Adaptive):
+        chosen = graph.format.end_epoch(graph.format.cycle, comm)  # once more, the channels being known
+        assigning = 0.0 if chosen is None else chosen.seconds
+        for directions in graph.format.histogram().values():
             for counts in directions.values():
-                for width, count in counts.items():
-                    bits[width] = bits.get(width, 0) + count
-    # The first epoch also aggregates the constant input, and finds widths.
+                for number, count in counts.items():
+                    bits[number] = bits.get(number, 0) + count
+    # The first epoch also aggregates the constant input, and has no bits chosen yet.
     return {
         "seconds": statistics.median(seconds[1:]),
         "processor": statistics.median(processor[1:]),
@@ -137,10 +135,10 @@ def sweep(bench: Bench, hosts: Hosts, workers: list[Any], name: str, bandwidths:
                 for answer in answers:
                     for bits, count in answer["bits"].items():
                         counts[bits] = counts.get(bits, 0) + count
-                widths = f"   rows by bits {counts}" if counts else ""
+                shares = f"   rows by bits {counts}" if counts else ""
                 print(
                     f"{case:<42} {result['seconds']:8.3f} s   limit {result['limit']:7.3f} s (compute {compute:6.3f}, "
-                    f"travel {travel:7.3f})   {result['megabytes']:7.1f} MB{widths}",
+                    f"travel {travel:7.3f})   {result['megabytes']:7.1f} MB{shares}",
                     flush=True,
                 )
         plain, best = found["raw", False], found["adaptive", True]
@@ -153,7 +151,7 @@ def sweep(bench: Bench, hosts: Hosts, workers: list[Any], name: str, bandwidths:
                 at_least=False,
             )
         share = best["assign_seconds"] / (ASSIGNED_EPOCHS * best["seconds"])
-        bench.bar(f"{where}: per cent of the time spent choosing widths", 100 * share, 1.0, unit="", at_least=False)
+        bench.bar(f"{where}: per cent of the time spent choosing bits", 100 * share, 1.0, unit="", at_least=False)
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:

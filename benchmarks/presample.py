@@ -10,13 +10,12 @@ largest part over the mean. presample takes the best of four cuts of METIS, so `
 """
 
 import time
-from dataclasses import replace
 
 from torch import Tensor
 
 from benchmarks.harness import Bench, parse
 from weft.graph import Graph, synthetic
-from weft.partition import Touches, Traffic, assign, presample_owner, quality, traffic
+from weft.partitioning import Touches, Traffic, assign, presample_owner, quality, traffic
 from weft.sample.presample import Counting, Presample
 
 PARTS, EPOCHS = 4, 3
@@ -26,7 +25,7 @@ METHODS = ("presample", "metis of 4", "metis", "community", "random")
 def aside(graph: Graph) -> Graph:
     """The same graph with the training vertices of some classes alone."""
     assert graph.y is not None and graph.train_mask is not None
-    return replace(graph, train_mask=graph.train_mask & (graph.y >= graph.num_classes * 2 // 3))
+    return graph.with_vertex_data(train_mask=graph.train_mask & (graph.y >= graph.num_classes * 2 // 3))
 
 
 def cut(graph: Graph, expected: Touches, method: str) -> Tensor:
@@ -59,7 +58,7 @@ def compare(bench: Bench, case: str, graph: Graph) -> None:
             expected=f"{promised.cut_fraction:.1%}",
             realised=f"{realised[method].cut_fraction:.1%}",
             load=f"{promised.balance:.3f} {realised[method].balance:.3f}",
-            vertices=f"{found.node_balance:.3f}",
+            vertex_balance=f"{found.vertex_balance:.3f}",
             training=f"{found.train_balance:.3f}",
             all_edges=f"{found.cut_fraction:.1%}",
         )

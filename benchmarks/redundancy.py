@@ -21,11 +21,11 @@ from benchmarks.harness import Bench, parse
 from weft.comm import Communicator
 from weft.graph import Graph, open_graph
 from weft.kernels.sampling import Method
-from weft.partition import assign, whole_shard
-from weft.sample import Batch, Drawing, Presample, Sampler, Seeds, Standing, presampled
+from weft.partitioning import assign, whole_shard
+from weft.sample import Batch, Drawing, PartitionBook, Presample, Sampler, VertexSource, presampled
 
 WORKERS, STEPS, FANOUT, HIDDEN = 4, 8, (10, 10, 10), 256
-TOGETHER = 8
+MACROBATCH_SIZE = 8
 ROWS_BAR = 4.0
 
 
@@ -45,53 +45,53 @@ class Minibatches:
 
     def __init__(self, graph: Graph, batch: int, method: Method, dependent: int = 1) -> None:
         shard, comm = whole_shard(graph, reorder=False), Communicator.alone()
-        standing = Standing(shard, comm)
+        book = PartitionBook(shard, comm)
         mask = graph.train_mask
         assert mask is not None
         rows = (mask if mask.dim() == 1 else mask[0]).nonzero().squeeze(1)
-        self.seeds = Seeds(rows, shard.global_ids, batch, 0, comm, 0)
-        self.steps = range(min(STEPS, self.seeds.steps))
-        self._sampler = Sampler(shard, standing, comm, Drawing(tuple(FANOUT), method, 0, dependent=dependent))
+        self.source = VertexSource(rows, shard.global_ids, batch, 0, comm, 0)
+        self.steps = range(min(STEPS, self.source.steps))
+        self._sampler = Sampler(self.source, shard, book, comm, Drawing(tuple(FANOUT), method, 0, dependent=dependent))
 
     def shared(self) -> list[Batch]:
-        return [self._draw(step, self.seeds.nodes(1, step)) for step in self.steps]
+        return [self._draw(step, self.source.seeds(1, step)) for step in self.steps]
 
     def apart(self, owner: Tensor) -> list[list[Batch]]:
         """By worker."""
         found = []
         for worker in range(WORKERS):
-            mine = [self.seeds.nodes(1, step) for step in self.steps]
+            mine = [self.source.seeds(1, step) for step in self.steps]
             found.append([self._draw(s, n[owner[n.long()] == worker]) for s, n in zip(self.steps, mine, strict=True)])
         return found
 
     def _draw(self, step: int, nodes: Tensor) -> Batch:
-        (batch,) = self._sampler.draw(1, [step], [nodes])
+        (batch,) = self._sampler.draw_around([nodes], 1, [step])
         return batch
 
 
-def union_by(batches: Sequence[Tensor], together: int, count: Callable[[Tensor], int]) -> int:
-    """Of each `together` sets of numbers in turn, what `count` says of their union."""
+def union_by(batches: Sequence[Tensor], macrobatch_size: int, count: Callable[[Tensor], int]) -> int:
+    """Of each `macrobatch_size` consecutive sets of numbers, what `count` says of their union."""
     total = 0
-    for first in range(0, len(batches), together):
-        total += count(torch.unique(torch.cat(list(batches[first : first + together]))))
+    for first in range(0, len(batches), macrobatch_size):
+        total += count(torch.unique(torch.cat(list(batches[first : first + macrobatch_size]))))
     return total
 
 
-def data_parallel(apart: list[list[Batch]], owner: Tensor, together: int, width: int) -> Counted:
+def data_parallel(apart: list[list[Batch]], owner: Tensor, macrobatch_size: int, width: int) -> Counted:
     rows = remote = edges = 0
     for worker, batches in enumerate(apart):
         nodes = [batch.nodes.long() for batch in batches]
-        rows += union_by(nodes, together, lambda found: found.numel())
-        remote += union_by(nodes, together, lambda found, who=worker: int((owner[found] != who).sum()))  # type: ignore[misc]
+        rows += union_by(nodes, macrobatch_size, lambda found: found.numel())
+        remote += union_by(nodes, macrobatch_size, lambda found, who=worker: int((owner[found] != who).sum()))  # type: ignore[misc]
         edges += sum(batch.num_edges for batch in batches)
     return Counted(rows, remote, edges, remote * width * 4 / 1e6)
 
 
-def split(shared: list[Batch], owner: Tensor, together: int, width: int) -> Counted:
+def split(shared: list[Batch], owner: Tensor, macrobatch_size: int, width: int) -> Counted:
     nodes = [batch.nodes.long() for batch in shared]
-    rows = union_by(nodes, together, lambda found: found.numel())
+    rows = union_by(nodes, macrobatch_size, lambda found: found.numel())
     crossing = [[_crossing(batch, hop, owner) for batch in shared] for hop in range(len(FANOUT))]
-    remote = union_by(crossing[-1], together, lambda found: found.numel())
+    remote = union_by(crossing[-1], macrobatch_size, lambda found: found.numel())
     hidden = sum(pairs.numel() for hop in crossing[:-1] for pairs in hop)
     megabytes = (remote * width + 2 * hidden * HIDDEN) * 4 / 1e6
     return Counted(rows, remote, sum(batch.num_edges for batch in shared), megabytes)
@@ -118,17 +118,17 @@ def compare(bench: Bench, name: str, graph: Graph, batch: int, methods: Sequence
     drawn = {"neighbour": Minibatches(graph, batch, "neighbour")}
     shared = drawn["neighbour"].shared()
     labor = Minibatches(graph, batch, "labor").shared()
-    dependent = Minibatches(graph, batch, "labor", TOGETHER).shared()
+    dependent = Minibatches(graph, batch, "labor", MACROBATCH_SIZE).shared()
     for method in methods:
         owner = owners(graph, batch, method)
         apart = drawn["neighbour"].apart(owner)
         found = {
             "data parallel": data_parallel(apart, owner, 1, width),
-            f"macrobatch K = {TOGETHER}": data_parallel(apart, owner, TOGETHER, width),
+            f"macrobatch K = {MACROBATCH_SIZE}": data_parallel(apart, owner, MACROBATCH_SIZE, width),
             "split": split(shared, owner, 1, width),
-            f"split K = {TOGETHER}": split(shared, owner, TOGETHER, width),
-            f"split K = {TOGETHER}, labor": split(labor, owner, TOGETHER, width),
-            f"split K = {TOGETHER}, labor, dependent": split(dependent, owner, TOGETHER, width),
+            f"split K = {MACROBATCH_SIZE}": split(shared, owner, MACROBATCH_SIZE, width),
+            f"split K = {MACROBATCH_SIZE}, labor": split(labor, owner, MACROBATCH_SIZE, width),
+            f"split K = {MACROBATCH_SIZE}, labor, dependent": split(dependent, owner, MACROBATCH_SIZE, width),
         }
         for case, counted in found.items():
             bench.rows.append({"case": f"{name}, {method}, {case}", **counted.line()})
@@ -137,14 +137,14 @@ def compare(bench: Bench, name: str, graph: Graph, batch: int, methods: Sequence
                 f"{counted.edges:>12,} edges {counted.megabytes:>9.1f} MB",
                 flush=True,
             )
-        base, both = found["data parallel"], found[f"split K = {TOGETHER}"]
+        base, both = found["data parallel"], found[f"split K = {MACROBATCH_SIZE}"]
         distinct = sum(batch.nodes.numel() for batch in shared)
         bench.bar(
             f"{name}, {method}: rows of split over distinct rows", found["split"].rows / distinct, 1.0, at_least=False
         )
         if name == "products" and method != "random":
             bench.bar(
-                f"{name}, {method}: remote rows, data parallel over split K = {TOGETHER}",
+                f"{name}, {method}: remote rows, data parallel over split K = {MACROBATCH_SIZE}",
                 base.remote / both.remote,
                 ROWS_BAR,
             )

@@ -1,4 +1,4 @@
-"""Accuracy of SAGE trained on sampled minibatches beside SAGE trained over the full graph; both judged exactly.
+"""Accuracy of SAGE trained on sampled minibatches beside SAGE trained over the full graph; both evaluated exactly.
 
     WEFT_DATA=FOLDER python -m benchmarks.sampled [--quick] [--only physics] [--json FILE]
 

@@ -15,8 +15,8 @@ from benchmarks.blocks import BATCH, FANOUT, dgl_graph, dgl_sampler, pyg_loader,
 from benchmarks.harness import Bench, parse, tuned_allocator
 from weft.comm import Communicator
 from weft.graph import Graph, open_graph
-from weft.partition import whole_shard
-from weft.sample import Drawing, Features, Sampler, Standing, Store
+from weft.partitioning import whole_shard
+from weft.sample import Drawing, Features, PartitionBook, Sampler, Store, VertexSource
 from weft.sample.store import Column
 
 THREADS = 2
@@ -43,20 +43,22 @@ class Side:
 def ours(graph: Graph, features: bool) -> Side:
     shard = whole_shard(graph)
     comm = Communicator.alone()
-    sampler = Sampler(shard, Standing(shard, comm), comm, Drawing(tuple(FANOUT), "neighbour", 0))
     assert shard.x is not None and shard.train_mask is not None
-    store = Store(comm, sampler.standing, {"x": Column(shard.x, "features")})
+    book = PartitionBook(shard, comm)
+    store = Store(comm, book, {"x": Column(shard.x, "features")})
     read = Features("float32", shard.x.shape[1], torch.float32)
     rows = shard.train_mask.nonzero().squeeze(1)
     order = rows[torch.randperm(rows.numel(), generator=torch.Generator().manual_seed(0))]
-    source, step = torch.split(order.int(), BATCH), 0
+    batches, step = torch.split(order.int(), BATCH), 0
+    source = VertexSource(rows, shard.global_ids, BATCH, 0, comm, 0)
+    sampler = Sampler(source, shard, book, comm, Drawing(tuple(FANOUT), "neighbour", 0))
 
     def draw() -> int:
         nonlocal step
         step += 1
-        (batch,) = sampler.draw(1, [step], [source[step % (len(source) - 1)]])
+        (batch,) = sampler.draw_around([batches[step % (len(batches) - 1)]], 1, [step])
         if features:
-            read.read(store.fetch([batch.nodes]).of(0, "x"))
+            read.read(store.fetch([batch.nodes]).batch(0).column("x"))
         return batch.num_edges
 
     return Side(draw)

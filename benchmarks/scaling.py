@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.harness import Bench, parse
 from weft.config import make_config
 from weft.layers import ModelConfig, build_model
-from weft.partition import read_partition
+from weft.partitioning import read_partition
 from weft.run import start
 
 PARTS = (1, 2, 4, 8)

@@ -30,36 +30,39 @@ import torch
 
 from benchmarks.harness import Bench, parse
 from weft import kernels
-from weft.aggregate import GraphView
+from weft.aggregate import DistributedGraph
 from weft.comm import Communicator
 from weft.errors import UserError
 from weft.graph import open_graph
 from weft.graph.splits import known
 from weft.layers import ModelConfig, build_model
-from weft.partition import make_shards
+from weft.partitioning import make_shards
 from weft.serverless.deploy import HANDLER
+from weft.serverless.deployments import calibrate, compare_deployments
 from weft.serverless.endpoint import serving
-from weft.serverless.executor import Pipelined
+from weft.serverless.executor import PipelineExecutor
 from weft.serverless.invoker import InlineInvoker, Invoker
-from weft.serverless.lambdas import LambdaInvoker, OneTask
-from weft.serverless.places import calibrate, compare
+from weft.serverless.lambdas import LambdaInvoker
+from weft.serverless.payloads import PayloadInvoker
 from weft.serverless.pool import PoolInvoker
 from weft.serverless.prices import read_prices
-from weft.serverless.programs import compile_stages
+from weft.serverless.schedule import STEADY_EPOCHS
 from weft.serverless.settings import ExecutorConfig
 from weft.serverless.simulate import Graph, Machine, gcn
-from weft.train.evaluate import predict, score
-from weft.train.loss import GlobalLoss
-from weft.train.objective import input_rows, targets
-from weft.train.optim import OptimConfig, build_optimiser
-from weft.train.settings import TrainConfig
+from weft.serverless.stages import compile_stages
+from weft.training.evaluate import predict, score
+from weft.training.loss import GlobalLoss
+from weft.training.objective import input_rows, labels_and_masks
+from weft.training.optim import OptimConfig, build_optimiser
+from weft.training.settings import TrainConfig
 from weft_function.program import Op, Program
-from weft_function.request import Kind, Request, TaskId
+from weft_function.task import Request, TaskId, TaskKind
 
 HIDES, FEWER = 60.0, 5.0  # per cent; times
 INTERVALS = 16
 LATENCY_GRAPH = "synthetic:arxiv?nodes=60000"
 WAITS_MS = (20, 100)
+UNCOUNTED = STEADY_EPOCHS + 2  # epochs before intervals run ahead of each other, and until memory is warm
 STALE_WORKERS, STALE_DELAY_MS = 4, 20
 REDDIT = {"features": 602, "hidden": 128, "classes": 41}
 
@@ -69,7 +72,7 @@ REDDIT = {"features": 602, "hidden": 128, "classes": 41}
 
 def some_request(number: int, rng: np.random.Generator) -> Request:
     program = Program(("x",), ("y",), (Op("linear", ("x",), "h", ("w",)), Op("relu", ("h",), "y")))
-    task = TaskId("run", 1, 0, number, 0, Kind.APPLY_VERTEX)
+    task = TaskId("run", 1, 0, number, 0, TaskKind.APPLY_VERTEX)
     weights = {"w": np.ones((128, 602), np.float32)}
     return Request(task, "forward", program, 1, weights, {"x": rng.random((1600, 602), np.float32)})
 
@@ -85,7 +88,7 @@ def invokers(bench: Bench, quick: bool) -> None:
             "inline": InlineInvoker,
             "pool": lambda: PoolInvoker(2),
             "lambda lease": lambda: LambdaInvoker("weft", 2, "tcp://127.0.0.1:*", address),
-            "lambda payload": lambda: OneTask("weft", 2, address),
+            "lambda payload": lambda: PayloadInvoker("weft", 2, address),
         }
         for name, make in makes.items():
             invoker = make()
@@ -112,26 +115,28 @@ class Run:
     def __init__(self, data: str, model: dict[str, Any], lr: float, config: ExecutorConfig, epochs: int) -> None:
         graph = open_graph(data)
         (shard,) = make_shards(graph, torch.zeros(graph.num_nodes, dtype=torch.int32), 1)
-        self.view = GraphView(shard, Communicator.alone())
+        self.distributed = DistributedGraph(shard, Communicator.alone())
         torch.manual_seed(0)
         assert shard.x is not None
         self.model = build_model(ModelConfig(**model), shard.x.shape[1], shard.num_classes)
-        self.x = input_rows(self.view, self.model, TrainConfig())
-        self.y, self.masks = targets(self.view, TrainConfig())
+        self.x = input_rows(self.distributed, self.model, TrainConfig())
+        self.y, self.masks = labels_and_masks(self.distributed, TrainConfig())
         rows = (self.masks["train"] & known(self.y)).nonzero().squeeze(1)
-        loss_of = GlobalLoss(self.y, rows, shard.num_classes, "none", self.view.comm)
+        loss_of = GlobalLoss(self.y, rows, shard.num_classes, "none", self.distributed.comm)
         optim = OptimConfig(lr=lr)
-        self.pipelined = Pipelined(self.view, self.model, self.x, loss_of, config, optim, 0, epochs, True)
-        self.pipelined.start(build_optimiser(optim, self.model), 0)
+        self.executor = PipelineExecutor(self.distributed, self.model, self.x, loss_of, config, optim, 0, epochs, True)
+        self.executor.start(build_optimiser(optim, self.model), 0)
 
     def epoch(self, number: int) -> float:
-        return float(self.pipelined.epoch(number)["seconds"])
+        return float(self.executor.epoch(number)["seconds"])
 
     def accuracy(self) -> float:
-        return score(predict(self.model, self.view, self.x), self.y, self.masks, "accuracy", self.view)["val"]
+        return score(predict(self.model, self.distributed, self.x), self.y, self.masks, "accuracy", self.distributed)[
+            "val"
+        ]
 
     def close(self) -> None:
-        self.pipelined.close()
+        self.executor.close()
 
 
 def interleaved(staleness: str | int, waits: Sequence[int], rounds: int) -> tuple[dict[int, list[float]], int]:
@@ -144,9 +149,10 @@ def interleaved(staleness: str | int, waits: Sequence[int], rounds: int) -> tupl
                 name="pool", intervals=INTERVALS, workers=INTERVALS, placement="functions", staleness=staleness,
                 delay_ms=wait, hedge=0.0,
             )  # fmt: skip
-            runs[wait] = Run(LATENCY_GRAPH, model, 0.01, config, rounds + 2)
-        times = [{wait: run.epoch(number) for wait, run in runs.items()} for number in range(1, rounds + 3)][2:]
-        return {wait: [one[wait] for one in times] for wait in waits}, 2 * len(runs[0].pipelined.server.stages) - 1
+            runs[wait] = Run(LATENCY_GRAPH, model, 0.01, config, rounds + UNCOUNTED)
+        numbers = range(1, rounds + UNCOUNTED + 1)
+        times = [{wait: run.epoch(number) for wait, run in runs.items()} for number in numbers][UNCOUNTED:]
+        return {wait: [one[wait] for one in times] for wait in waits}, 2 * len(runs[0].executor.server.stages) - 1
     finally:
         for run in runs.values():
             run.close()
@@ -273,13 +279,15 @@ def cost(bench: Bench) -> None:
                 else {"graph_server": shape.today}
             )
             larger = replace(machine, gather=machine.gather * shape.size, multiply=machine.multiply * shape.size)
-            places = compare(shape.graph, gcn(shape.graph, shape.hidden), shape.servers, larger, prices)
-            for place in places:
-                bench.rows.append({"case": f"{shape.graph.name}, {when}", **place.described()})
-            values = [place.cost.value / places[0].cost.value for place in places]
+            deployments = compare_deployments(
+                shape.graph, gcn(shape.graph, shape.hidden), shape.servers, larger, prices
+            )
+            for deployment in deployments:
+                bench.rows.append({"case": f"{shape.graph.name}, {when}", **deployment.to_dict()})
+            values = [deployment.cost.value / deployments[0].cost.value for deployment in deployments]
             cells = [
-                f"{place.label} {place.played.seconds:7.2f} s ${place.cost.total:.5f} value {value:5.2f}"
-                for place, value in zip(places, values, strict=True)
+                f"{deployment.label} {deployment.epoch.seconds:7.2f} s ${deployment.cost.total:.5f} value {value:5.2f}"
+                for deployment, value in zip(deployments, values, strict=True)
             ]
             print(f"{shape.graph.name:<13} {shape.servers:2d} {prices.graph_server}   " + "   ".join(cells), flush=True)
 

@@ -5,32 +5,31 @@ import json
 import statistics
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from weft.aggregate import GraphView
-from weft.choosing import described, weigh
+from weft.aggregate import DistributedGraph
 from weft.comm import Communicator, all_reduce_gradients, open_communicator
 from weft.config import make_config
-from weft.cost import best_of
-from weft.footprint import Load
+from weft.estimate.choice import estimate_plans, plans_as_json
+from weft.estimate.cost import best_of
+from weft.estimate.footprint import WorkerLoad
 from weft.kernels import memory
 from weft.layers import ModelConfig, build_model
-from weft.partition import Shard, load_shard
-from weft.sample import Plan, SampleConfig
-from weft.train.loss import GlobalLoss
-from weft.train.minibatches import make_minibatches, vertex_seeds
-from weft.train.steps import Sampled
+from weft.partitioning import Shard, load_shard
+from weft.sample import PartitionBook, Plan, SampleConfig, VertexSource
+from weft.training.loss import GlobalLoss
+from weft.training.minibatches import make_loader
+from weft.training.steps import VertexSteps
 
 
 def serve(parts: Path) -> None:
     """Reads questions line by line, {"what": "epochs" or "plans", ...}, and answers each."""
     torch.set_num_threads(1)
     comm = open_communicator(600.0)
-    shard = load_shard(parts, comm.worker, comm.num_workers, verify=False)
+    shard = load_shard(parts, comm.worker, comm.num_workers)
     for line in sys.stdin:
         question = json.loads(line)
         answer = {"epochs": epochs, "plans": plans}[question.pop("what")](comm, shard, **question)
@@ -50,16 +49,18 @@ def epochs(
     sample: dict[str, Any],
 ) -> dict[str, Any]:
     """What epochs of so many steps took, in the median, the first left out; and what they sent."""
-    view = GraphView(shard, comm)
+    graph = DistributedGraph(shard, comm)
     assert shard.x is not None and shard.y is not None and shard.train_mask is not None
     torch.manual_seed(0)
     module = build_model(ModelConfig(**model), shard.x.shape[1], shard.num_classes)
     rows = share_of(shard.train_mask.nonzero().squeeze(1), steps * batch, comm)
     config = SampleConfig(batch=batch, **sample)
-    seeds = vertex_seeds(rows, shard.global_ids, batch, 0)
+    book = PartitionBook(shard, comm)
+    seeds = VertexSource(rows, shard.global_ids, batch, 0, comm, book.own.start)
     # Epochs do not end here for who plans ahead: while the last one is timed, the next is being fetched.
-    minibatches = make_minibatches(view, module, config, plan, 0, count + 2, shard.x, seeds)
-    passes = Sampled(view, module, minibatches, shard.y, GlobalLoss(shard.y, rows, shard.num_classes, "none", comm))
+    loader = make_loader(graph, module, shard.x, seeds, book, config, plan, 0, count + 2)
+    loss_of = GlobalLoss(shard.y, rows, shard.num_classes, "none", comm)
+    passes = VertexSteps(graph, module, loader, seeds, shard.y, loss_of)
     optimiser = torch.optim.Adam(module.parameters(), lr=0.003)
     seconds, waiting, sent = [], [0], {}
     for epoch in range(1, count + 2):
@@ -80,21 +81,21 @@ def epochs(
             "hidden": in_steps["hidden_forward"] + in_steps["hidden_backward"],
             "gradients": in_steps["gradients"],
         }
-        waiting.append(minibatches.counts.remote)
+        waiting.append(loader.counts.remote)
     passes.close()
     return {
         "seconds": statistics.median(seconds[1:]),
         "bytes": sent,
         "remote": waiting[-1] - waiting[-2],
-        "together": minibatches.together,
-        "kept": minibatches.planner.aggregated is not None,
+        "macrobatch_size": loader.macrobatch_size,
+        "kept": loader.described()["kept_aggregates"],
     }
 
 
 def plans(
     comm: Communicator, shard: Shard, model: dict[str, Any], steps: int, batch: int, sample: dict[str, Any]
 ) -> dict[str, Any]:
-    """What `--strategy auto` would choose among plans of minibatches, and all that it weighed."""
+    """What `--strategy auto` would choose among plans of minibatches, and all that it compared."""
     assert shard.x is not None and shard.train_mask is not None
     rows = share_of(shard.train_mask.nonzero().squeeze(1), steps * batch, comm)
     mask = torch.zeros_like(shard.train_mask)
@@ -104,13 +105,11 @@ def plans(
     module = build_model(config.model, shard.x.shape[1], shard.num_classes)
     widths = (shard.x.shape[1], *module.widths[1:])  # type: ignore[index]
     weights = sum(weight.numel() for weight in module.parameters())
-    load = Load(
-        shard.num_nodes, shard.num_halo, shard.num_edges, widths, 4, comm.num_workers, config.model.name, weights
-    )
-    options, speeds = weigh(config, replace(shard, train_mask=mask), comm, module, load)
-    minibatches = [option for option in options if option.settings]
+    load = WorkerLoad(shard.num_nodes, shard.num_halo, shard.num_edges, widths, 4, comm.num_workers, parameters=weights)
+    estimates, speeds = estimate_plans(config, shard.with_vertex_data(train_mask=mask), comm, module, load)
+    minibatches = [estimate for estimate in estimates if estimate.settings]
     best = best_of(minibatches)
-    return {**described(minibatches, speeds), "strategy": best.strategy, "sample": best.settings["sample"]}
+    return {**plans_as_json(minibatches, speeds), "strategy": best.strategy, "sample": best.settings["sample"]}
 
 
 def share_of(rows: torch.Tensor, wanted: int, comm: Communicator) -> torch.Tensor:

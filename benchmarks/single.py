@@ -20,16 +20,17 @@ import torch
 
 from benchmarks.harness import Bench, parse, trim_memory, tuned_allocator
 from benchmarks.peers import HIDDEN, MODELS, RATE, Epoch, dgl_epoch, our_model, pyg_epoch
-from weft.aggregate import GraphView
+from weft.aggregate import DistributedGraph
 from weft.comm import Communicator
 from weft.graph import Graph, load_graph, open_graph, save_graph
+from weft.graph.splits import known
 from weft.kernels import spmm, transpose_csr
 from weft.layers import build_model
-from weft.partition import Shard, whole_shard
-from weft.train.loss import GlobalLoss
-from weft.train.objective import input_rows, known, targets
-from weft.train.optim import OptimConfig, build_optimiser
-from weft.train.settings import TrainConfig
+from weft.partitioning import Shard, whole_shard
+from weft.training.loss import GlobalLoss
+from weft.training.objective import input_rows, labels_and_masks
+from weft.training.optim import OptimConfig, build_optimiser
+from weft.training.settings import TrainConfig
 
 THREADS = 2
 
@@ -41,12 +42,12 @@ BF16_BAR, FLOOR_BAR = 1.6, 1.2
 def ours(name: str, graph: Graph, precision: str = "float32") -> Epoch:
     """One epoch of weft's own: what the training loop does, without evaluation and records."""
     torch.manual_seed(0)
-    view = GraphView(whole_shard(graph), Communicator.alone())
+    distributed = DistributedGraph(whole_shard(graph), Communicator.alone())
     model = build_model(our_model(name), graph.num_features, graph.num_classes)
     training = TrainConfig(precision=precision)  # type: ignore[arg-type]
-    x, (y, masks) = input_rows(view, model, training), targets(view, training)
+    x, (y, masks) = input_rows(distributed, model, training), labels_and_masks(distributed, training)
     rows = (masks["train"] & known(y)).nonzero().squeeze(1)
-    loss_of = GlobalLoss(y, rows, graph.num_classes, "none", view.comm)
+    loss_of = GlobalLoss(y, rows, graph.num_classes, "none", distributed.comm)
     optimiser = build_optimiser(OptimConfig(lr=RATE), model)
     number = 0
 
@@ -55,8 +56,8 @@ def ours(name: str, graph: Graph, precision: str = "float32") -> Epoch:
         number += 1
         model.train()
         optimiser.zero_grad()
-        view.noise.begin(number)
-        loss = loss_of(model(view, x))
+        distributed.noise.begin(number)
+        loss = loss_of(model(distributed.view, x))
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         return loss.item()
