@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test lint bench-setup clean
+.PHONY: setup demo test test-fast chaos lint bench-setup clean
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/* src/kernels/*)
+$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cmake/* src/* src/kernels/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install -q -c constraints.txt torch
 	$(BIN)/pip install -q -c constraints.txt -e '.[test]'
@@ -17,8 +17,23 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# So many processes of pytest at a time. Many tests start workers or wait for deadlines: two keep two cores busy.
+TEST_PROCESSES ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
+
 test: lint
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+# Linters, and all tests that need no other process: one that starts a Python process is skipped when it does.
+test-fast: lint
+	$(PYTEST) --fast
+
+# Faults in full: kills play so many rounds and the other suites a tenth (in `make test` a few); tables say what fired.
+CHAOS_ROUNDS ?= 500
+CHAOS_SEED ?= 0
+chaos: setup
+	CHAOS_ROUNDS=$(CHAOS_ROUNDS) CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -s tests/chaos
+	$(BIN)/python -m tests.chaos.mutations $(CHAOS_ROUNDS) $(CHAOS_SEED)
 
 demo: setup
 	$(BIN)/weft demo
