@@ -20,8 +20,7 @@ export OMP_NUM_THREADS=$((SLURM_CPUS_PER_TASK / workers_per_node)) THP_MEM_ALLOC
 torchrun=(torchrun --nnodes "$SLURM_NNODES" --nproc-per-node "$workers_per_node" --shutdown-timeout 100
     --master-addr "$(scontrol show hostnames "$SLURM_JOB_NODELIST" | awk 'NR == 1')"
     --master-port "$((20000 + SLURM_JOB_ID % 20000))")
-weft=(weft train "$config" --data "$parts" --run "$run")
-if compgen -G "$run/checkpoints/*" > /dev/null; then weft+=(--resume); fi
+weft=(weft train "$config" --data "$parts" --run "$run" --resume) # from the start where there is no checkpoint yet
 
 code=0
 # Every node runs the same command with its own number.
