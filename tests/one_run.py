@@ -16,8 +16,8 @@ from tests.workers import WorkerFailed, run_workers
 from weft.comm import Communicator
 from weft.config import RunConfig, make_config
 from weft.launch import worker
+from weft.launch.ending import Ending
 from weft.launch.handing import pack
-from weft.launch.launcher import Ending
 from weft.launch.worker_main import main
 from weft.layers import Given
 from weft.run import prepare_folder

@@ -7,7 +7,9 @@ weft.init_workers() and weft.open_part(data, comm), takes minibatches from a wef
 weft.all_reduce_gradients.
 """
 
+import importlib
 import os
+from typing import TYPE_CHECKING, Any
 
 from weft.launch.path import LEFT as LEFT  # first: nothing is imported from the current folder by accident
 
@@ -16,17 +18,19 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 from weft.launch.parent import STARTED_BY as STARTED_BY  # it notes who started this process, before what takes seconds
 
-# isort: split
-from weft.aggregate import DistributedGraph, EdgeRows, GraphView
-from weft.comm import all_reduce_gradients
-from weft.errors import StopTraining, UserError, WorkerLost
-from weft.graph import Graph, attach, from_dgl, from_edges, from_networkx, from_pandas, from_pyg, from_scipy
-from weft.graph import open_graph as load
-from weft.loader import Loader
-from weft.own_loop import init_workers, open_part
-from weft.prepare import ingest, partition
-from weft.results import Run, RunFailed
-from weft.run import train
+if TYPE_CHECKING:
+    from weft.aggregate import DistributedGraph, EdgeRows, GraphView
+    from weft.comm import all_reduce_gradients
+    from weft.errors import StopTraining, UserError, WorkerLost
+    from weft.graph import Graph, from_dgl, from_edges, from_networkx, from_pandas, from_pyg, from_scipy
+    from weft.graph import open_graph as load
+    from weft.graph.attach import attach
+    from weft.launch.ending import RunFailed
+    from weft.loader import Loader
+    from weft.own_loop import init_workers, open_part
+    from weft.prepare import ingest, partition
+    from weft.results import Run
+    from weft.run import train
 
 __all__ = [
     "DistributedGraph",
@@ -55,3 +59,42 @@ __all__ = [
     "train",
 ]
 __version__ = "0.1.0"
+
+# Where each name is defined. A module is imported when one of its names is asked for: most need torch, which takes
+# seconds, and the command line prints help and answers mistakes without it.
+_MODULES = {
+    "weft.aggregate": ("DistributedGraph", "EdgeRows", "GraphView"),
+    "weft.comm": ("all_reduce_gradients",),
+    "weft.errors": ("StopTraining", "UserError", "WorkerLost"),
+    "weft.graph": (
+        *("Graph", "attach", "from_dgl", "from_edges", "from_networkx", "from_pandas", "from_pyg", "from_scipy"),
+        "load",
+    ),
+    "weft.launch.ending": ("RunFailed",),
+    "weft.loader": ("Loader",),
+    "weft.own_loop": ("init_workers", "open_part"),
+    "weft.prepare": ("ingest", "partition"),
+    "weft.results": ("Run",),
+    "weft.run": ("train",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_NAME_THERE = {"load": "open_graph"}
+
+
+def __getattr__(name: str) -> Any:
+    """A name of the interface, or a package of weft, which is imported now."""
+    if name in _MODULE_OF:
+        value = getattr(importlib.import_module(_MODULE_OF[name]), _NAME_THERE.get(name, name))
+        globals()[name] = value
+        return value
+    if not name.startswith("_"):
+        try:
+            return importlib.import_module(f"weft.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"weft.{name}":
+                raise
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,8 +16,9 @@ from weft.errors import UserError
 from weft.graph import Graph, open_graph
 from weft.graph.files import Array
 from weft.launch import trained, worker
+from weft.launch.ending import Ending, RunFailed
 from weft.launch.handing import pack
-from weft.launch.launcher import Ending, launch
+from weft.launch.launcher import launch
 from weft.layers import Given
 from weft.outputs import Outputs, What, check_what, split_names
 from weft.predict import place_other_graph
@@ -28,22 +29,6 @@ from weft.training.runfolder import RunFolder
 from weft.trust import check as check_trust
 
 WORKER = "weft.launch.worker_main"  # the module of a worker process
-
-
-class RunFailed(RuntimeError):
-    """Raised when workers were lost or failed: the message says which one, when, and of what.
-
-    >>> try:
-    ...     run = weft.train("synthetic:tiny", run="my-run", quiet=True, train={"epochs": 2})
-    ... except weft.RunFailed as failed:
-    ...     print(failed, failed.code)
-    """
-
-    def __init__(self, ending: Ending) -> None:
-        super().__init__(ending.sentence if ending.kind else f"the run was interrupted (exit code {ending.code})")
-        self.ending, self.code, self.kind = ending, ending.code, ending.kind
-        if ending.trace:
-            self.add_note(ending.trace)
 
 
 def check_ending(ending: Ending) -> None:

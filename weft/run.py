@@ -20,13 +20,14 @@ from weft.disk import InUse, scratch_folder, writing
 from weft.errors import StopTraining, Terminated, UserError, WorkerLost
 from weft.graph import Graph, as_graph, open_graph, save_graph
 from weft.launch import worker
-from weft.launch.launcher import EXITS_INTERRUPTED, Ending
+from weft.launch.ending import Ending, RunFailed
+from weft.launch.launcher import EXITS_INTERRUPTED
 from weft.launch.parent import guard
 from weft.launch.source import reference_of
 from weft.layers import GIVEN, Given
 from weft.partitioning import whole_shard
 from weft.prepare import Kept, folder_kind, prepare_data
-from weft.results import Run, RunFailed, check_ending
+from weft.results import Run, check_ending
 from weft.training.identity import describe_graph, describe_settings, refuse_other_graph, refuse_other_settings
 from weft.training.loop import OnRecord
 from weft.training.resume import peek

@@ -95,7 +95,7 @@ def test_killed_anywhere_it_goes_on_by_itself(
 
 
 def test_restarts_are_counted_whether_they_got_on_or_not(tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
-    from weft.run import RunFailed
+    from weft import RunFailed
 
     pauses: list[float] = []
     sleep = time.sleep

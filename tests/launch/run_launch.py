@@ -2,7 +2,8 @@
 
 import sys
 
-from weft.launch.launcher import launch, print_failure
+from weft.launch.ending import print_failure
+from weft.launch.launcher import launch
 
 if __name__ == "__main__":
     workers, deed, folder, *rest = sys.argv[1:]

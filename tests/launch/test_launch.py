@@ -12,7 +12,8 @@ import pytest
 
 from tests.launch.launching import epoch_reached, launcher, none_left, wait_until, worker_pids
 from weft.errors import UserError
-from weft.launch.launcher import launch, print_failure
+from weft.launch.ending import print_failure
+from weft.launch.launcher import launch
 
 SCRIPT = "tests.launch.worker_script"
 

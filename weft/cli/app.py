@@ -14,8 +14,10 @@ from weft.cli.about import doctor, settings
 from weft.cli.data import ingest, partition
 from weft.cli.results import evaluate, export, inspect, predict, report
 from weft.cli.train import demo, plan, train
+from weft.cli.verb import Verb
 from weft.disk.space import sentence_for
 from weft.errors import Terminated, UserError, WorkerLost, describe_error, optional, print_error
+from weft.launch.ending import RunFailed, print_failure
 from weft.serverless.commands import functions, worker
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # of click, which typer brings or depends on
@@ -47,17 +49,15 @@ def weft(
 
 VERBS = (ingest, partition, train, plan, evaluate, export, predict, report, inspect, settings, doctor, demo, worker)
 for verb in VERBS:
-    app.command()(verb)
+    app.command(cls=Verb)(verb)
 app.add_typer(functions, name="lambda")
 
 
 def main() -> None:
     """Runs the command line. A failure ends in one line, `error: SENTENCE`; the exit code is 2 for a user's mistake."""
-    from weft.comm import run_worker
-    from weft.launch.launcher import print_failure
-    from weft.results import RunFailed
-
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:  # torchrun's worker: must not wait for peers that are gone
+        from weft.comm import run_worker
+
         run_worker(_run_verb)
     _leave_on_signals()
     try:

@@ -34,8 +34,8 @@ from weft.cli.options import (
     VertexData,
     WeightColumn,
 )
+from weft.cli.verb import FILE_METHODS, METHODS
 from weft.errors import UserError
-from weft.partitioning import describe_partitioners, list_partitioners
 
 if TYPE_CHECKING:
     from weft.graph.preparation import Preparation
@@ -133,9 +133,7 @@ def partition(
     out: Out,
     method: Annotated[
         str,
-        typer.Option(
-            help=f"Of a graph: auto, {describe_partitioners()}. Of edge files: auto, {describe_partitioners(False)}."
-        ),
+        typer.Option(help=f"Of a graph: auto, {METHODS}. Of edge files: auto, {FILE_METHODS}."),
     ] = "auto",
     seed: Annotated[int, typer.Option(help="Of the method's choices.")] = 0,
     presample_epochs: Annotated[
@@ -223,6 +221,7 @@ def partition(
     """
     from weft.cli.show import partition_rows, print_preparation, print_rows
     from weft.out_of_core import find_edge_files
+    from weft.partitioning import list_partitioners
 
     options = {
         "features": features, "labels": labels, "split": split, "src_column": src_column, "dst_column": dst_column,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from weft.layers.registry import layer_names
+from weft.cli.verb import LAYERS
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder or file to write.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
@@ -21,7 +21,7 @@ RunArgument = Annotated[Path, typer.Argument(help="Run folder.")]
 # What a run is
 ConfigFile = Annotated[Path | None, typer.Argument(help="YAML file of settings; options come on top of it.")]
 Data = Annotated[str | None, typer.Option(help="Data set name, graph folder, partition folder, .npz file.")]
-Model = Annotated[str | None, typer.Option(help=f"{', '.join(layer_names())}, or package.module:name.")]
+Model = Annotated[str | None, typer.Option(help=f"{LAYERS}, or package.module:name.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Any setting, section.key=value; see 'weft settings'.")

@@ -37,6 +37,7 @@ from weft.comm.process import (
 )
 from weft.disk import scratch_folder
 from weft.errors import UserError, print_error
+from weft.launch.ending import Ending
 from weft.launch.parent import PARENT_VARIABLE
 
 POLL_SECONDS = 0.05
@@ -44,27 +45,6 @@ REPORT_SECONDS = 3.0  # after a first failure: time for others to report one tha
 TAIL_LINES = 30
 DESCRIPTORS, DESCRIPTORS_PER_WORKER = 64, 4  # of a process of a run: its own files, and connections to each worker
 EXITS_INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # a worker was asked to leave, and did
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How the workers of a run ended."""
-
-    code: int  # of the command
-    kind: str = ""  # killed, lost, user or error; empty where none of them failed
-    text: str = ""  # what happened first, to whom
-    trace: str = ""  # of the exception in that worker, where it was a mistake of the program
-
-    @property
-    def sentence(self) -> str:
-        return self.text if self.kind == "user" else f"{self.text}; all other workers were ended"
-
-
-def print_failure(ending: Ending) -> Ending:
-    """Prints what went wrong, if anything did."""
-    if ending.kind:
-        print_error(ending.sentence)
-    return ending
 
 
 @dataclass(frozen=True)
