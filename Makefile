@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+# Tests start thousands of processes: without bytecode files each of them would compile all of weft again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test test-fast chaos lint bench-setup clean
 setup: $(STAMP)

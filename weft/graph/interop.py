@@ -1,6 +1,6 @@
 """Graphs that lie in memory as objects of other libraries: networkx graphs, scipy matrices, data frames.
 
-None of these libraries is imported here but scipy: what is handed over brings its own.
+None of these libraries is imported with this module: what is handed over brings its own, and scipy takes a while.
 """
 
 import re
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import scipy.sparse
 
 from weft.disk import scratch_folder
 from weft.errors import UserError, unknown
@@ -105,6 +104,8 @@ def from_scipy(adjacency: Any, x: Any = None, weighted: bool | None = None, **op
     x: features [N, F], dense or a sparse matrix too. weighted: whether entries are edge weights; None: where they are
     not all 1. Further options are those of `weft.from_edges`.
     """
+    import scipy.sparse
+
     matrix = scipy.sparse.coo_array(adjacency)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise UserError(f"the adjacency matrix has shape {list(matrix.shape)}: give one that is square, [N, N]")

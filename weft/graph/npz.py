@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 import torch
 
 from weft.disk import open_file, parse_json
@@ -168,6 +167,8 @@ def dense_features(arrays: Mapping[str, Array]) -> Array | None:
     check_offsets(torch.from_numpy(indptr).long(), rows, data.size, "the sparse features", "write them again")
     check_range(torch.from_numpy(indices.astype(np.int64)), 0, columns, "x_indices", "write the features again")
     refuse_beyond_memory(4 * rows * columns, f"features of {rows} x {columns} numbers")
+    import scipy.sparse  # a tenth of a second, which workers do without
+
     sparse = scipy.sparse.csr_matrix(
         (data.astype(np.float32), indices.astype(np.int32), indptr.astype(np.int64)), shape=(rows, columns)
     )

@@ -1,13 +1,15 @@
 """METIS through pymetis, in a process of its own: a crash or a memory blow-up there ends only that process."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -16,6 +18,9 @@ from weft.errors import UserError
 from weft.graph.csr import CSR
 from weft.graph.files import Array, write_npy
 from weft.launch.parent import PARENT_VARIABLE
+
+if TYPE_CHECKING:
+    import scipy.sparse
 
 PROCESS = Path(__file__).with_name("metis_process.py")
 WEIGHT_SCALE = 100  # a mean vertex weighs this much per kind of load
@@ -48,6 +53,8 @@ def symmetric_simple(adjacency: CSR, edge_weight: Array | None = None) -> scipy.
 
     edge_weight: int32 [E]; None: every edge weighs 1.
     """
+    import scipy.sparse  # a tenth of a second, which workers do without
+
     size = (adjacency.num_rows, adjacency.num_rows)
     weight = np.ones(adjacency.num_edges, np.int32) if edge_weight is None else edge_weight
     directed = scipy.sparse.csr_array((weight, adjacency.indices.numpy(), adjacency.indptr.numpy()), shape=size)
