@@ -120,6 +120,8 @@ def stack_step(
         {"name": "gin", "layers": 3, "hidden": 6},
         {"name": "gcn", "layers": 3, "hidden": 5, "norm": "layer"},
         {"name": "sage", "layers": 3, "hidden": 5, "residual": True},
+        {"name": "gcn", "layers": 2, "hidden": 5, "output": "linear"},
+        {"name": "sage", "layers": 2, "hidden": 5, "output": "linear", "norm": "batch", "residual": True},
     ],
     ids=lambda model: "-".join(str(value) for value in model.values()),
 )

@@ -30,12 +30,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "transformer": {"name": "transformer", "layers": 2, "hidden": 4, "heads": 2},
     "rgcn": {"name": "rgcn", "layers": 2, "hidden": 4},
     "residual": {"name": "sage", "layers": 3, "hidden": 8, "residual": True, "norm": "layer", "input_dropout": 0.2},
+    "linear": {"name": "gcn", "layers": 2, "hidden": 8, "output": "linear", "norm": "layer"},
+    "linear-norm": {"name": "sage", "layers": 2, "hidden": 8, "output": "linear", "norm": "batch", "residual": True},
     "own": {"name": "tests.oracle.test_minibatch:own_model", "layers": 2, "hidden": 8},
     "batch-norm": {"name": "sage", "layers": 3, "hidden": 8, "norm": "batch"},
     "gin": {"name": "gin", "layers": 3, "hidden": 4},
     "own-norm": {"name": "tests.oracle.test_minibatch:own_norm", "layers": 2, "hidden": 8},
 }
-NORMALISED = ("batch-norm", "gin", "own-norm")  # over the vertices of a minibatch, which the full graph has not
+NORMALISED = ("batch-norm", "linear-norm", "gin", "own-norm")  # over the vertices of a minibatch, which the full graph has not
 
 
 def own_model(num_in: int, num_out: int, config: ModelConfig) -> Stack:

@@ -47,6 +47,7 @@ def draw_setting(chance: random.Random, num_nodes: int) -> Setting:
         residual=chance.random() < 0.3,
         norm=chance.choice(["none", "layer"]),
         activation=chance.choice(["relu", "elu"]),
+        output=chance.choice(["layer", "layer", "linear"]),
     )
     delta = codec in ("int8", "int2", "adaptive") and schedule in ("materialised", "overlapped")
     wanted = tuple(chance.randrange(num_nodes) for _ in range(chance.choice([1, 1, 2, 3])))

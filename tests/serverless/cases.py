@@ -99,6 +99,8 @@ CASES = {
     "gat": Case(_BASE.model_copy(update={"name": "gat", "heads": 3, "activation": "elu", "dropout": 0.2})),
     "gat-three": Case(_BASE.model_copy(update={"name": "gat", "heads": 2, "output_heads": 2, "layers": 3})),
     "gat-residual": Case(_BASE.model_copy(update={"name": "gat", "heads": 2, "residual": True})),
+    "gcn-linear": Case(_BASE.model_copy(update={"output": "linear", "dropout": 0.3, "norm": "layer"})),
+    "gat-linear": Case(_BASE.model_copy(update={"name": "gat", "heads": 2, "output": "linear", "residual": True})),
     "labels": Case(_BASE, multi_label=True, class_weights="balanced"),
     "balanced": Case(_BASE, class_weights="balanced", optim=OptimConfig(name="sgd", lr=0.1, clip_norm=0.05)),
     "separable": Case(_BASE.model_copy(update={"dropout": 0.3}), own=True),

@@ -62,6 +62,16 @@ def test_so_are_those_of_its_own_graph(run: weft.Run) -> None:
     assert all((splits == name).tolist() == mask.tolist() for name, mask in graph.masks.items())
 
 
+def test_embeddings_are_what_enters_the_linear_map_behind_the_layers(tmp_path: Path) -> None:
+    model = {"name": "gcn", "hidden": 8, "output": "linear"}
+    run = weft.train(TRAINED, model, run=tmp_path / "run", **SETTINGS)
+    output = run.model().output
+    assert output is not None
+    embeddings = torch.from_numpy(run.outputs(what="embeddings").values)
+    assert embeddings.shape[1] == 8
+    close(run.outputs().values, torch.nn.functional.linear(embeddings, output.weight, output.bias).detach())
+
+
 def test_any_number_of_workers_trained_it(tmp_path: Path) -> None:
     run = weft.train(TRAINED, {"name": "gcn", "hidden": 8}, workers=2, run=tmp_path / "run", **SETTINGS)
     hidden, outputs = reference(run, weft.load(TRAINED))

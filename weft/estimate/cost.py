@@ -102,6 +102,8 @@ def layer_shapes(model: Stack) -> LayerShapes:
     for layer in model.layers:
         products.append(sum(weight.numel() for weight in layer.parameters() if weight.dim() == 2))
         of_sources.append(traits_of(layer).input_aggregate is None)
+    if model.output is not None:  # its rows are those that come out of the last layer
+        products[-1] += model.output.weight.numel()
     return LayerShapes(model.widths, tuple(products), tuple(of_sources))
 
 

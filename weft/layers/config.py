@@ -35,6 +35,9 @@ class ModelConfig(BaseModel):
     activation: Literal["relu", "elu"] = Field("relu", description="between layers")
     norm: Literal["none", "layer", "batch"] = Field("none", description="normalisation between layers")
     residual: bool = Field(False, description="add a linear skip around every layer")
+    output: Literal["layer", "linear"] = Field(
+        "layer", description="made by the last layer; or by a linear map behind it, which then is hidden wide, too"
+    )
     dropout: Rate = Field(0.5, description="of the rows between layers")
     input_dropout: Rate = Field(0.0, description="of the input features; turns the aggregated-input cache off")
     attention_dropout: Rate = Field(0.0, description=f"of the attention coefficients ({_whose('attention_dropout')})")

@@ -17,6 +17,7 @@ from weft.layers.config import ModelConfig, check_options
 from weft.layers.initial import by_fan_in
 from weft.layers.linear import linear
 from weft.layers.norm import BatchNorm, LayerNorm
+from weft.layers.output import OutputLinear
 from weft.layers.registry import LayerKind, Place, layer_kind, layer_names
 from weft.layers.traits import traits_of
 from weft_function.own import current_folder_last, import_own
@@ -26,20 +27,28 @@ Given = nn.Module | Callable[..., nn.Module]  # a model, or what builds it: (num
 
 
 class Stack(nn.Module):
-    """Layers in order. Layers may be a user's own: any module with `forward(graph, x)`."""
+    """Layers in order. Layers may be a user's own: any module with `forward(graph, x)`.
+
+    Before an `output` the last layer is one like the others, and a linear map makes the outputs of its rows.
+    """
 
     def __init__(
-        self, layers: list[nn.Module], config: ModelConfig | None = None, widths: list[int] | None = None
+        self,
+        layers: list[nn.Module],
+        config: ModelConfig | None = None,
+        widths: list[int] | None = None,
+        output: OutputLinear | None = None,
     ) -> None:
         super().__init__()
         self.config = config or ModelConfig()
         self.layers = nn.ModuleList(layers)
+        self.output = output
         self.norms = nn.ModuleList()
         self.skips = nn.ParameterList()
         self.widths = tuple(widths or ())
         self.embedding: nn.Parameter | None = None
         self.rematerialise = False  # compute each layer's dense part again in the backward pass
-        between = (widths or [])[1:-1]
+        between = (widths or [])[1:-1] if output is None else (widths or [])[1:]
         if self.config.norm != "none":
             kind = BatchNorm if self.config.norm == "batch" else LayerNorm
             self.norms.extend(kind(width) for width in between)
@@ -53,6 +62,8 @@ class Stack(nn.Module):
             level = graph.level(depth)
             x = level.enter(x)
             x = self._rematerialised(level, x, depth) if remakes else self._segment(level, x, depth)
+        if self.output is not None:
+            return cast(Tensor, self.output(level, self._between(level, x, len(self.layers), keeps_input=remakes)))
         bias = _pending_bias(self.layers[-1])
         return x if bias is None else x + bias.to(x.dtype)
 
@@ -135,11 +146,12 @@ def build_model(
     layers: list[nn.Module] = []
     widths = [num_in]
     for depth in range(config.layers):
-        last = depth == config.layers - 1
+        last = depth == config.layers - 1 and config.output == "layer"
         layer = kind.build(config, Place(widths[-1], num_out if last else config.hidden, last, num_relations))
         layers.append(layer)
         widths.append(cast(int, layer.num_out))
-    return Stack(layers, config, widths)
+    output = OutputLinear(widths[-1], num_out) if config.output == "linear" else None
+    return Stack(layers, config, widths, output)
 
 
 def _named(name: str) -> Callable[..., object] | LayerKind:

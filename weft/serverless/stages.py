@@ -141,6 +141,8 @@ class _Compiler:
             x = self._after_gather(layer, depth, before, x)
             if depth + 1 < len(layers):
                 x = self._between_layers(depth + 1, x)
+        if self._model.output is not None:
+            x = self._model.output.vertex_ops(self._module("output"), self._between_layers(len(layers), x))
         self._add_loss(x)
         self._stages[0] = replace(self._stages[0], input_aggregate=input_aggregate)
         return tuple(self._stages)

@@ -36,9 +36,9 @@ def embed(model: nn.Module, graph: DistributedGraph, x: Tensor) -> Tensor:
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:
-    """The last layer of a stack; of other models, the modules that they are made of."""
+    """The last layer of a stack, or the linear map behind it; of other models, the modules that they are made of."""
     if isinstance(model, Stack):
-        yield model.layers[-1]
+        yield model.layers[-1] if model.output is None else model.output
         return
     for child in model.children():
         if isinstance(child, Stack | nn.ModuleList | nn.ModuleDict | nn.Sequential):
