@@ -37,7 +37,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "gin": {"name": "gin", "layers": 3, "hidden": 4},
     "own-norm": {"name": "tests.oracle.test_minibatch:own_norm", "layers": 2, "hidden": 8},
 }
-NORMALISED = ("batch-norm", "linear-norm", "gin", "own-norm")  # over the vertices of a minibatch, which the full graph has not
+# Over the vertices of a minibatch, which the full graph has not.
+NORMALISED = ("batch-norm", "linear-norm", "gin", "own-norm")
 
 
 def own_model(num_in: int, num_out: int, config: ModelConfig) -> Stack:
