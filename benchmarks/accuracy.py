@@ -61,7 +61,10 @@ def measure(bench: Bench, goal: Goal) -> None:
         tries = tries[:1]
     for workers in goal.workers:
         with tempfile.TemporaryDirectory() as folder:
-            values = [run_once(recipe, workers, seed, split, Path(folder) / "run") for seed, split in tries]
+            values = []
+            for seed, split in tries:
+                values.append(run_once(recipe, workers, seed, split, Path(folder) / "run"))
+                bench.note(f"  {goal.recipe}, seed {seed}, split {split}: {values[-1]:.2f}")
         mean = statistics.mean(values)
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
         bench.rows.append({"case": goal.recipe, "workers": workers, "values": values, "published": goal.published})

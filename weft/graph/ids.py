@@ -94,7 +94,7 @@ def _same_kind(wanted: Array, kind: str, what: str, where: str) -> Array:
         at = next((text for text in wanted.tolist() if not _is_plain(text)), "")
         raise UserError(
             f"the ids of {what}s are text ('{at}'), those among {where} are integers: write them alike, and integers "
-            "without leading zeros or signs"
+            "without leading zeros or signs, or name the column that holds them (--id-column)"
         )
     return numbers
 
