@@ -22,6 +22,7 @@ class Sizes:
     num_out: int = 3
     heads: int = 2
     relations: int = 3
+    edge_features: int = 2  # of twins that read them, and edge weights as one more
 
 
 def gcn(ours: Any, sizes: Sizes) -> tuple[torch.nn.Module, Pairs]:
@@ -36,25 +37,31 @@ def sage(ours: Any, sizes: Sizes) -> tuple[torch.nn.Module, Pairs]:
 
 
 def gat(ours: Any, sizes: Sizes) -> tuple[torch.nn.Module, Pairs]:
-    theirs = pyg.GATConv(sizes.num_in, sizes.num_out, heads=sizes.heads)
+    theirs = pyg.GATConv(sizes.num_in, sizes.num_out, heads=sizes.heads, edge_dim=_edge_dim(ours))
     logits = [(theirs.att_src, ours.source[None]), (theirs.att_dst, ours.target[None])]
+    if ours.edges:
+        logits += [(theirs.lin_edge.weight, ours.edge), (theirs.att_edge, ours.edge_term[None])]
     return theirs, [(theirs.lin.weight, ours.weight), (theirs.bias, ours.bias), *logits]
 
 
 def gatv2(ours: Any, sizes: Sizes) -> tuple[torch.nn.Module, Pairs]:
-    theirs = pyg.GATv2Conv(sizes.num_in, sizes.num_out, heads=sizes.heads)
+    theirs = pyg.GATv2Conv(sizes.num_in, sizes.num_out, heads=sizes.heads, edge_dim=_edge_dim(ours))
     left, right = theirs.lin_l, theirs.lin_r
     pairs = [(left.weight, ours.key), (left.bias, ours.key_bias)]
     pairs += [(right.weight, ours.query), (right.bias, ours.query_bias)]
+    pairs += [(theirs.lin_edge.weight, ours.edge)] if ours.edges else []
     return theirs, [*pairs, (theirs.att, ours.att[None]), (theirs.bias, ours.bias)]
 
 
 def transformer(ours: Any, sizes: Sizes) -> tuple[torch.nn.Module, Pairs]:
-    theirs = pyg.TransformerConv(sizes.num_in, sizes.num_out, heads=sizes.heads, concat=ours.concat)
+    theirs = pyg.TransformerConv(
+        sizes.num_in, sizes.num_out, heads=sizes.heads, concat=ours.concat, edge_dim=_edge_dim(ours)
+    )
     pairs = []
     for name in ("query", "key", "value"):
         linear = getattr(theirs, f"lin_{name}")
         pairs += [(linear.weight, getattr(ours, name)), (linear.bias, getattr(ours, f"{name}_bias"))]
+    pairs += [(theirs.lin_edge.weight, ours.edge)] if ours.edges else []
     return theirs, [*pairs, (theirs.lin_skip.weight, ours.root), (theirs.lin_skip.bias, ours.bias)]
 
 
@@ -73,6 +80,10 @@ def rgcn(ours: Any, sizes: Sizes) -> tuple[torch.nn.Module, Pairs]:
     matrices = ours.neighbour.view(sizes.num_out, -1, sizes.num_in).permute(1, 2, 0)
     pairs = [(theirs.weight, matrices), (theirs.root, ours.root.t()), (theirs.bias, ours.bias)]
     return theirs, pairs if bases is None else [*pairs, (theirs.comp, ours.coefficients)]
+
+
+def _edge_dim(ours: Any) -> int | None:
+    return ours.edges.num_columns or None
 
 
 @dataclass(frozen=True)
@@ -97,6 +108,10 @@ def _attending(kind: Any, **more: Any) -> Callable[[Sizes], Layer]:
     return lambda sizes: kind(sizes.num_in, sizes.num_out, sizes.heads, **more)
 
 
+def _with_edges(kind: Any, **more: Any) -> Callable[[Sizes], Layer]:
+    return lambda sizes: _attending(kind, edge_dim=sizes.edge_features, edge_weight=True, **more)(sizes)
+
+
 def _related(bases: int) -> Callable[[Sizes], Layer]:
     return lambda sizes: RGCN(sizes.num_in, sizes.num_out, sizes.relations, bases=bases)
 
@@ -114,6 +129,10 @@ TWINS = {
     "gatv2": Twin(_attending(GATv2), gatv2),
     "transformer": Twin(_attending(Transformer), transformer),
     "transformer-mean": Twin(_attending(Transformer, concat=False), transformer),
+    "gat-edges": Twin(_with_edges(GAT), gat),
+    "gatv2-edges": Twin(_with_edges(GATv2), gatv2),
+    "transformer-edges": Twin(_with_edges(Transformer), transformer),
+    "transformer-mean-edges": Twin(_with_edges(Transformer, concat=False), transformer),
     "gin": Twin(lambda sizes: GIN(sizes.num_in, sizes.num_out), gin),
     "rgcn": Twin(_related(0), rgcn),
     "rgcn-bases": Twin(_related(2), rgcn),

@@ -1,5 +1,7 @@
 """Each layer against PyG's own with the same weights: outputs and gradients."""
 
+import copy
+
 import pytest
 import torch
 
@@ -12,16 +14,26 @@ from weft.partitioning import whole_shard
 SIZES = Sizes(relations=RELATIONS)
 
 
-def the_graph(weighted):
+def the_graph(weighted, loops):
     generator = torch.Generator().manual_seed(2)
     pairs = torch.randint(0, 20, (90, 2), generator=generator)
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]].unique(dim=0)  # PyG and we differ in which of several loops counts
+    if not loops:  # PyG and we differ in which of several loops counts
+        pairs = pairs[pairs[:, 0] != pairs[:, 1]].unique(dim=0)
     return graph_of(20, [tuple(pair) for pair in pairs.tolist()], weighted)
 
 
 def edge_index(graph):
     destination = torch.arange(graph.num_nodes).repeat_interleave(graph.adjacency.degrees())
     return torch.stack([graph.adjacency.indices.long(), destination])
+
+
+def gradient_pairs(name, ours, pairs):
+    """The gradients of PyG's parameters, and ours as they lie there."""
+    bare = copy.deepcopy(ours)
+    for to, of in zip(bare.parameters(), ours.parameters(), strict=True):
+        to.data = of.grad
+    _, as_theirs = TWINS[name].beside(bare, SIZES)
+    return [(their.grad, mine) for (their, _), (_, mine) in zip(pairs, as_theirs, strict=True)]
 
 
 @pytest.mark.parametrize("name", TWINS)
@@ -34,14 +46,18 @@ def test_same_as_pyg(name):
         for other, mine in pairs:
             other.copy_(mine)
     theirs, ours = theirs.double(), ours.double()
-    weighted = name == "gcn"
-    graph = the_graph(weighted)
+    with_edges = name.endswith("-edges")
+    weighted = name == "gcn" or with_edges
+    graph = the_graph(weighted, loops=with_edges)  # of which attention to edges makes means of others
     x = torch.randn(20, SIZES.num_in, dtype=torch.float64)
     mine, other = x.clone().requires_grad_(), x.clone().requires_grad_()
     distributed = DistributedGraph(whole_shard(graph, reorder=False))
     distributed.noise.begin(1)
     out = ours(distributed.view, mine)
-    extra = (graph.adjacency.weight.double(),) if weighted else ()
+    csr = graph.adjacency
+    extra = (csr.weight.double(),) if weighted else ()
+    if with_edges:  # to PyG a weight is one of an edge's features
+        extra = (torch.cat([csr.features.double(), csr.weight.double()[:, None]], 1),)
     if name.startswith("rgcn"):
         extra = (graph.adjacency.relation.long(),)
     wanted = theirs(other, edge_index(graph), *extra)
@@ -50,6 +66,8 @@ def test_same_as_pyg(name):
     (out * probe).sum().backward()
     (wanted * probe).sum().backward()
     torch.testing.assert_close(mine.grad, other.grad, rtol=1e-9, atol=1e-10)
+    for their, mine in gradient_pairs(name, ours, pairs):
+        torch.testing.assert_close(mine, their, rtol=1e-9, atol=1e-10)
     for key, parameter in ours.named_parameters():
         assert parameter.grad is not None
         unseen = isinstance(ours, Transformer) and key == "key_bias"  # the same on all logits of a row

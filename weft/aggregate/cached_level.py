@@ -52,6 +52,9 @@ class CachedLevel:
     def plain(self) -> Edges:
         raise UserError(NOT_CACHED)
 
+    def mean_looped(self, dtype: torch.dtype) -> NoReturn:
+        raise UserError(NOT_CACHED)
+
     @property
     def in_degrees(self) -> Tensor:
         raise UserError(NOT_CACHED)

@@ -16,6 +16,7 @@ from torch import Tensor
 from weft.aggregate.async_rows import AsyncRows, Completion, Deferred, complete, split
 from weft.aggregate.blocks import Block
 from weft.aggregate.constant import ConstantInput
+from weft.aggregate.edge_data import precision, sums_of_edges
 from weft.aggregate.function import AggregateFunction
 from weft.aggregate.gathering import RowGathering, joined
 from weft.aggregate.noise import Noise
@@ -64,6 +65,7 @@ class PassDriver:
         self._square: PassDriver | None = None
         self._gathering: PassDriver | None = None  # how rows are gathered in one place
         self._joined: dict[tuple[bool, str | None], Block] = {}
+        self._of_edges: dict[tuple[str, Any, torch.dtype], Tensor] = {}  # aggregates of what edges carry
 
     @property
     def num_rows(self) -> int:
@@ -142,6 +144,24 @@ class PassDriver:
                 return complete(self.run(*self.fold(x, reduce, weight, None, by), by))
         finally:
             self.shared.forward_kind = before
+
+    # -- what edges carry --------------------------------------------------------------------------------------
+
+    def aggregate_edges(self, reduce: Reduce, weight: Weight, dtype: torch.dtype) -> Tensor:
+        """The features of each vertex' in-edges folded into one row, [num_out, F]; they never change."""
+        wanted = precision(dtype)
+        name = (reduce, weight, wanted)
+        if name not in self._of_edges:
+            if reduce not in ("sum", "mean"):
+                raise UserError(f"features of edges are folded by sum or mean, not {reduce}")
+            if self.topology.shard.num_edge_features == 0:
+                raise UserError(
+                    f"the edges of {self.topology.shard.graph_name} have no features: ingest it with --edge-features"
+                )
+            blocks = self.topology.edges(reduce, weight, dtype).blocks()
+            data = [block.csr.features for block in blocks if block.csr.features is not None]
+            self._of_edges[name] = sums_of_edges(blocks, data, wanted)
+        return self._of_edges[name]
 
     # -- tape --------------------------------------------------------------------------------------------------
 

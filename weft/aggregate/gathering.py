@@ -6,6 +6,7 @@ between these.
 
 from functools import cached_property
 from itertools import accumulate
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -70,6 +71,9 @@ class RowGathering:
         own = tuple(self._handed(span.start, span.stop - span.start) for span in self.spans)
         starts = arrival_starts(self)
         return Edges(own, tuple(self._handed(s, r.num_rows) for s, r in zip(starts, self.rounds, strict=True)))
+
+    def mean_looped(self, dtype: torch.dtype) -> NoReturn:
+        raise AssertionError("rows are copied as they are")
 
     @cached_property
     def in_degrees(self) -> Tensor:

@@ -38,6 +38,7 @@ class RestrictedLevel:
         self.ids = base.ids[:num_in]
         self.spans = tuple(slice(min(s.start, num_in), min(s.stop, num_in)) for s in base.spans)
         self._made: dict[tuple[str, str | None, bool, By], Edges] = {}
+        self._mean_looped: dict[bool, Edges] = {}
 
     @property
     def shard(self) -> Shard:
@@ -71,6 +72,12 @@ class RestrictedLevel:
     @cached_property
     def plain(self) -> Edges:
         return self._cut(self._base.plain)
+
+    def mean_looped(self, dtype: torch.dtype) -> Edges:
+        double = dtype == torch.float64
+        if double not in self._mean_looped:
+            self._mean_looped[double] = self._cut(self._base.mean_looped(dtype))
+        return self._mean_looped[double]
 
     @cached_property
     def in_degrees(self) -> Tensor:

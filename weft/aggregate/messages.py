@@ -37,9 +37,9 @@ class EdgeRows:
     """
 
     def __init__(
-        self, block: Block, first: int, end: int, src: Tensor | None, dst: Tensor | None, dtype: torch.dtype
+        self, block: Block, span: slice, src: Tensor | None, dst: Tensor | None, dtype: torch.dtype, sides: Sides
     ) -> None:
-        self._block, self._span, self._dtype = block, slice(first, end), dtype
+        self._block, self._span, self._dtype, self._sides = block, span, dtype, sides
         self._src, self._dst = src, dst
         self.read: set[str] = set()
 
@@ -52,10 +52,20 @@ class EdgeRows:
 
     @property
     def dst(self) -> Tensor:
-        """Rows of the destinations, [E, D]."""
+        """Rows of the destinations, [E, D]; those that `message` was given as `own`, if it was."""
         self.read.add("dst")
         assert self._dst is not None
         return self._dst
+
+    @property
+    def src_ids(self) -> Tensor:
+        """Global ids of the sources, int64 [E]."""
+        return self._sides.src_ids[self._block.csr.indices[self._span].long()]
+
+    @property
+    def dst_ids(self) -> Tensor:
+        """Global ids of the destinations, int64 [E]."""
+        return self._sides.dst_ids[self._block.destinations[self._span]]
 
     @property
     def weight(self) -> Tensor | None:
@@ -91,7 +101,7 @@ class Signature:
 
 
 class Messages:
-    """fn's messages folded by sum, mean, max or softmax. dst = (x, *captured), src = (x,) where fn reads sources."""
+    """fn's messages folded by sum, mean, max or softmax. dst = (own, *captured), src = (x,) where fn reads sources."""
 
     def __init__(
         self,
@@ -126,7 +136,7 @@ class Messages:
 
     def absorb(self, state: State, block: Block, sides: Sides, dst: Tensors, src: Tensors) -> None:
         with torch.no_grad(), _drawing(self._seed, sides):
-            for edges, rows, _ in self._chunks(block, dst, src):
+            for edges, rows, _ in self._chunks(block, sides, dst, src):
                 results = [_flat(result) for result in _tuple(self.fn(edges))]
                 if self.reduce == "max":
                     _absorb_max(state, rows, results[0])
@@ -167,11 +177,13 @@ class Messages:
         for tensor in into:
             tensor.zero_()
         with _drawing(self._seed, sides):
-            self._backward_block(state, block, dst, src, into)
+            self._backward_block(state, block, sides, dst, src, into)
 
-    def _backward_block(self, state: State, block: Block, dst: Tensors, src: Tensors, into: Tensors) -> None:
+    def _backward_block(
+        self, state: State, block: Block, sides: Sides, dst: Tensors, src: Tensors, into: Tensors
+    ) -> None:
         grad, out, kept, gradients = state
-        for edges, rows, sources in self._chunks(block, dst, src):
+        for edges, rows, sources in self._chunks(block, sides, dst, src):
             stand_ins = [tensor.detach().requires_grad_() for tensor in dst[1:]]
             ends = [rows_ for rows_ in (edges._src, edges._dst) if rows_ is not None]
             with torch.enable_grad(), _Replaced(self.signature.captured, stand_ins):
@@ -227,24 +239,29 @@ class Messages:
     def _divisor(self, like: Tensor) -> Tensor:
         return self.mean_counts.clamp(min=1).to(like.dtype)[:, None]
 
-    def _chunks(self, block: Block, dst: Tensors, src: Tensors) -> Iterator[tuple[EdgeRows, Tensor, Tensor]]:
+    def _chunks(
+        self, block: Block, sides: Sides, dst: Tensors, src: Tensors
+    ) -> Iterator[tuple[EdgeRows, Tensor, Tensor]]:
         """Edges in runs, with the numbers of their rows (destinations, sources); the rows that fn sees are leaves."""
         csr, x = block.csr, dst[0]
         if csr.weight is not None and csr.weight.dtype != x.dtype and x.dtype == torch.float64:
             block = block.cast(x.dtype)
-        limit = max(1, CHUNK_BYTES // max(1, x.shape[1] * x.element_size()))
+        widest = max(tensor.shape[1] for tensor in (x, *src))
+        limit = max(1, CHUNK_BYTES // max(1, widest * x.element_size()))
         for first in range(0, csr.num_edges, limit):
             span = slice(first, min(first + limit, csr.num_edges))
             rows, sources = block.destinations[span], csr.indices[span]
             at_src = kernels.gather(src[0], sources).requires_grad_() if src else None
             at_dst = kernels.gather(x, rows).requires_grad_() if self.signature.reads_dst else None
-            yield EdgeRows(block, span.start, span.stop, at_src, at_dst, x.dtype), rows, sources
+            yield EdgeRows(block, span, at_src, at_dst, x.dtype, sides), rows, sources
 
 
-def inspect(fn: MessageFn, x: Tensor, block: Block, reduce: str) -> Signature:
+def inspect(fn: MessageFn, x: Tensor, own: Tensor, block: Block, reduce: str) -> Signature:
     """Calls fn on a block without edges and notes which rows and tensors it reads, and what it returns."""
-    ends = [x.new_zeros(0, x.shape[1], requires_grad=True) for _ in range(2)]
-    edges = EdgeRows(block if block.csr.weight is None else block.cast(x.dtype), 0, 0, ends[0], ends[1], x.dtype)
+    ends = [rows.new_zeros(0, rows.shape[1], requires_grad=True) for rows in (x, own)]
+    block = block if block.csr.weight is None else block.cast(x.dtype)
+    none = torch.empty(0, dtype=torch.int64, device=x.device)
+    edges = EdgeRows(block, slice(0, 0), ends[0], ends[1], x.dtype, Sides(none, none))
     seen = _Seen(ends)
     try:
         with torch.enable_grad(), seen:

@@ -95,6 +95,11 @@ class Topology(Protocol):
         """The edges with all that they carry in the graph: weight, relation, features."""
         ...
 
+    def mean_looped(self, dtype: torch.dtype) -> Edges:
+        """The edges with all that they carry, and in the place of their loops one loop at every vertex, which carries
+        the mean of what the vertex' other in-edges carry: for rows of `dtype`."""
+        ...
+
     def edges(self, reduce: str, weight: Weight, dtype: torch.dtype, by: By = None) -> Edges:
         """Edges with the coefficients of an aggregation of rows of `dtype`.
 

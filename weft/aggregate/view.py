@@ -146,14 +146,14 @@ class GraphView:
 
         values [N, H*D]; source, target [N, H] are each vertex's logit terms; of target, own rows only.
         """
-        reducer = Softmax(GAT, source.shape[1], slope, self._attention_dropout(dropout))
+        reducer = Softmax(GAT, source.shape[1], slope, self.attention_dropout(dropout))
         return self.driver.attend(reducer, (target,), (values, source))
 
     def attend_dynamic(
         self, query: Tensor, key: Tensor, att: Tensor, slope: float = 0.2, dropout: float = 0.0
     ) -> Tensor:
         """Attention of GATv2: softmax of att . leaky_relu(query_i + key_j) [H, D], values are the keys [N, H*D]."""
-        reducer = Softmax(GATV2, att.shape[0], slope, self._attention_dropout(dropout))
+        reducer = Softmax(GATV2, att.shape[0], slope, self.attention_dropout(dropout))
         return self.driver.attend(reducer, (query, att), (key,))
 
     def attend_dot(
@@ -167,27 +167,46 @@ class GraphView:
             given = f"query has {query.shape[1]} columns and values {values.shape[1]}"
             raise UserError(f"{given}: they do not split into {heads} equal heads")
         scale = (query.shape[1] // heads) ** -0.5 if scale is None else scale
-        reducer = Softmax(DOT, heads, scale, self._attention_dropout(dropout))
+        reducer = Softmax(DOT, heads, scale, self.attention_dropout(dropout))
         return self.driver.attend(reducer, (query,), (key, values), loops=False)
 
-    def message(self, fn: MessageFn, x: Tensor, reduce: MessageReduce = "sum") -> Tensor:
+    def message(
+        self,
+        fn: MessageFn,
+        x: Tensor,
+        reduce: MessageReduce = "sum",
+        own: Tensor | None = None,
+        loops: bool = False,
+    ) -> Tensor:
         """Any differentiable message: fn sees both ends' rows of every edge and returns [E, ...] to be reduced.
 
         With "softmax" it returns logits [E, H] and values [E, H*D], and each head's values are averaged by the
         softmax of their logits over a vertex's in-edges. fn works row by row and may use any tensors that train.
+        `own` [num_out, D'] are the rows that it sees of destinations, instead of those of x. With `loops` (of a
+        softmax only) every vertex has one edge from itself, which carries the mean of what its other in-edges carry.
         """
         if reduce not in ("sum", "mean", "max", "softmax"):
             raise UserError(f"message(reduce={reduce!r}) is not known: choose sum, mean, max or softmax")
-        edges = self.driver.topology.plain
-        signature = inspect(fn, x, edges.own[0], reduce)
+        if loops and reduce != "softmax":
+            raise UserError(f"message(loops=True) is for a softmax: with {reduce}, add the vertex' own row yourself")
+        edges = self.driver.topology.mean_looped(x.dtype) if loops else self.driver.topology.plain
+        own = self.own(x) if own is None else own
+        signature = inspect(fn, x, own, edges.own[0], reduce)
         stands_for = self.driver.topology.message_scale
         reducer = Messages(fn, reduce, signature, stands_for)
         src = (x,) if signature.reads_src else ()
-        out = self.driver.run(reducer, edges, (self.own(x), *signature.captured), src)
+        out = self.driver.run(reducer, edges, (own, *signature.captured), src)
         scale = stands_for.sum_scale if reduce == "sum" else None
         if scale is not None:
             out = out * scale.to(out.dtype)[:, None]
         return out.view(-1, *signature.shapes[-1])
+
+    def aggregate_edges(self, reduce: Reduce, weight: Weight, dtype: torch.dtype) -> Tensor:
+        """Folds the features of each vertex' in-edges by sum or mean into one row, [num_out, F], as `aggregate` does.
+
+        They never change, so that over the whole graph it is computed once. `dtype`: of the rows that it stands beside.
+        """
+        return self.driver.aggregate_edges(reduce, weight, dtype)
 
     def gathered(self, x: Tensor) -> Tensor:
         """All rows that this level's edges read in one place, own ones first; of constant rows they are kept."""
@@ -224,9 +243,10 @@ class GraphView:
         out: Tensor = EluDropout.apply(x, bias, self._ids_of(x), p, key or 0)  # type: ignore[no-untyped-call]
         return out
 
-    def _ids_of(self, x: Tensor) -> Tensor:
-        return self.global_ids[: x.shape[0]]
-
-    def _attention_dropout(self, p: float) -> AttentionDropout | None:
+    def attention_dropout(self, p: float) -> AttentionDropout | None:
+        """What drops attention coefficients in this pass; None: nothing does."""
         key = self.noise.next_key()
         return None if key is None or p == 0.0 else AttentionDropout(p, key)
+
+    def _ids_of(self, x: Tensor) -> Tensor:
+        return self.global_ids[: x.shape[0]]

@@ -9,6 +9,7 @@ from torch import Tensor
 from weft.aggregate import waiting
 from weft.aggregate.blocks import Block
 from weft.aggregate.coefficients import averaged, cast, check_by, check_symmetric, row_totals, without_coefficients
+from weft.aggregate.edge_data import means_of_edges, with_loops_carrying, without_loops
 from weft.aggregate.rounds import Schedule, even_spans, make_rounds
 from weft.aggregate.topology import By, Edges, MessageScale, Weight
 from weft.comm import Communicator, build_route, raw, start_exchange
@@ -36,6 +37,7 @@ class WholeShard:
         self.rounds = make_rounds(shard, comm, route, schedule)
         self.spans = tuple(even_spans(self.num_in, schedule.blocks))
         self._made: dict[tuple[str, str | None, bool, By], Edges] = {}
+        self._mean_looped: dict[bool, Edges] = {}  # by whether rows are float64
 
     def edges(self, reduce: str, weight: Weight, dtype: torch.dtype, by: By = None) -> Edges:
         check_by(self.shard, by, weight)
@@ -58,6 +60,15 @@ class WholeShard:
     @cached_property
     def plain(self) -> Edges:
         return self._divided(self.shard.local, self.shard.remote)
+
+    def mean_looped(self, dtype: torch.dtype) -> Edges:
+        double = dtype == torch.float64
+        if double not in self._mean_looped:
+            local = without_loops(self.shard.local)
+            own = with_loops_carrying(local, means_of_edges([local, self.shard.remote], [None, None], dtype))
+            blocks = tuple(Block(take_columns(own, span)) for span in self.spans)
+            self._mean_looped[double] = Edges(blocks, self.plain.rounds)
+        return self._mean_looped[double]
 
     @cached_property
     def in_degrees(self) -> Tensor:

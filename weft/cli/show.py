@@ -109,7 +109,12 @@ def print_preparation(found: Preparation | None) -> None:
             table.add_row(Text(one.column), one.holds, Text(_becomes(one)), *_statistics(one))
         Console().print(table)
     for note in found.notes:
-        Console(stderr=True).print(Text.assemble(("warning ", "bold yellow"), note), soft_wrap=True)
+        print_warning(note)
+
+
+def print_warning(text: str) -> None:
+    """A line on stderr."""
+    Console(stderr=True).print(Text.assemble(("warning ", "bold yellow"), text), soft_wrap=True)
 
 
 def _becomes(decision: Decision) -> str:

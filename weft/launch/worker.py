@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from weft.aggregate import DistributedGraph, find_reach, order_by, order_for_overlap
-from weft.cli.show import print_rows, run_rows
+from weft.aggregate.reducers import Traits
+from weft.cli.show import print_rows, print_warning, run_rows
 from weft.comm import Communicator, gather_texts, open_communicator
 from weft.config import RunConfig, make_config
 from weft.errors import UserError, optional
@@ -25,12 +26,12 @@ from weft.estimate.footprint import WorkerLoad, explain_failure, ran_out_of_memo
 from weft.graph.splits import known
 from weft.kernels import memory
 from weft.launch.process import scoped_process_state
-from weft.layers import Given, Stack, add_embedding, build_model
+from weft.layers import Given, Stack, add_embedding, build_model, edges_to_read, traits_of
 from weft.partitioning import Shard, read_partition
-from weft.prepare import hold_out, labelled_edges, open_shard, parts_folder, parts_per_worker
+from weft.prepare import hold_out, labelled_edges, notes_of_features, open_shard, parts_folder, parts_per_worker
 from weft.sample import PartitionBook
-from weft.strategy import make_format, make_schedule
-from weft.training.advice import advise
+from weft.strategy import check_exchange, make_format, make_schedule
+from weft.training.advice import advise, unread_edge_data
 from weft.training.console import Console
 from weft.training.decoders import Decoder
 from weft.training.edges import EdgeLabels
@@ -126,9 +127,10 @@ def join(
     edges = TaskEdges()
     if shape is None:
         shard, edges = _edges_of_task(config, run, shard, comm)
-        shape = _shape_of(config, shard, edges.labelled)
+        shape = _shape_of(config, shard, edges.labelled, given)
     torch.manual_seed(config.seed)
-    model = build_model(config.model, shape.num_in, shape.num_out, shape.num_relations, given)
+    model = build_model(config.model, shape.num_in, shape.num_out, shape.num_relations, given, shape.edge_reads)
+    _check_layers(config, model)
     decoder = add_parts(model, shape, config.train.task, config.link, shard.graph_name)
     load = worker_load(config, shard, model, shape.num_in)
     return Joined(config, folder, comm, shard, edges, decoder, model, shape, load, parts, graph_id)
@@ -150,14 +152,25 @@ def _edges_of_task(config: RunConfig, run: Path, shard: Shard, comm: Communicato
     return shard, TaskEdges()
 
 
-def _shape_of(config: RunConfig, shard: Shard, labelled: LabelledEdges | None) -> ModelShape:
+def _shape_of(
+    config: RunConfig, shard: Shard, labelled: LabelledEdges | None, given: Given | None = None
+) -> ModelShape:
     """What the run's model is built for."""
     width = config.model.embedding if shard.x is None else shard.x.shape[1]
+    weighted = shard.local.weight is not None
+    reads = edges_to_read(config.model, shard.num_edge_features, weighted, shard.graph_name, given)
     if config.train.task == "vertices":
-        return shape_for(shard, width, shard.num_outputs, shard.y)
+        return shape_for(shard, width, shard.num_outputs, shard.y, reads=reads)
     if labelled is None:
-        return shape_for(shard, width, config.model.hidden, None)
-    return shape_for(shard, width, config.model.hidden, labelled.y, labelled.num_outputs, labelled.num_features)
+        return shape_for(shard, width, config.model.hidden, None, reads=reads)
+    outputs = labelled.num_outputs, labelled.num_features
+    return shape_for(shard, width, config.model.hidden, labelled.y, *outputs, reads)
+
+
+def _check_layers(config: RunConfig, model: nn.Module) -> None:
+    """Refuses codecs that would bias what the layers read of this graph, with the reason."""
+    for layer in model.modules():
+        check_exchange(config.exchange, Traits(unroundable=traits_of(layer).unroundable))
 
 
 def refuse_different(config: RunConfig, comm: Communicator) -> None:
@@ -270,6 +283,10 @@ def train(
     worker = open_worker(run, config, training=True, given=given)
     config, comm = worker.config, worker.comm
     shows = comm.worker == 0 and not quiet
+    drawn_by_weight = config.exchange.plan != "full" and config.sample.method == "weighted"
+    warnings = unread_edge_data(worker.model, config.model, worker.graph.shard, drawn_by_weight)
+    for text in warnings if shows else ():
+        print_warning(text)
     with worker.folder, Console(config.train.epochs, show=shows) as console:
         trace = Trace(comm.worker, enabled=False)
         comm.on_wait = lambda what, start, end: trace.record(what, "wait", start, end)
@@ -306,12 +323,13 @@ def train(
     info = None if parts is None else read_partition(parts)
     named = {"strategy": config.strategy, "model": config.model.name, "seed": config.seed}
     summary = summarise(named, worker.graph, worker.model, outcome, time.perf_counter() - started, info)
-    summary["notes"] = advise(worker.graph, outcome, config.train) if config.train.task == "vertices" else []
+    advice = advise(worker.graph, outcome, config.train) if config.train.task == "vertices" else []
+    summary["notes"] = notes_of_features(config, worker.folder.path) + warnings + advice
     if comm.worker == 0:
         worker.folder.write_summary(summary)
         worker.folder.close()
     if shows:
-        print_rows(str(worker.folder.path), run_rows(summary))
+        print_rows(str(worker.folder.path), run_rows(summary | {"notes": advice}))  # others have been printed
     comm.barrier("end")
     comm.close()
     return EXIT_INTERRUPTED if outcome.status == "interrupted" else 0

@@ -7,6 +7,7 @@ import importlib
 from typing import Any
 
 from weft.layers.config import ModelConfig, check_model, reducer_traits
+from weft.layers.edge_reads import EdgeReads
 from weft.layers.gat import GAT, GATv2
 from weft.layers.gcn import GCN
 from weft.layers.gin import GIN
@@ -16,7 +17,7 @@ from weft.layers.registry import Place, register_layer
 from weft.layers.rgcn import RGCN
 from weft.layers.sage import SAGE
 from weft.layers.separable import Separable
-from weft.layers.stack import GIVEN, Given, Stack, add_embedding, build_model, replicated_parameters
+from weft.layers.stack import GIVEN, Given, Stack, add_embedding, build_model, edges_to_read, replicated_parameters
 from weft.layers.traits import LayerTraits, traits_of
 from weft.layers.transformer import Transformer
 
@@ -29,6 +30,7 @@ __all__ = [
     "RGCN",
     "SAGE",
     "BatchNorm",
+    "EdgeReads",
     "GATv2",
     "Given",
     "Layer",
@@ -42,6 +44,7 @@ __all__ = [
     "add_embedding",
     "build_model",
     "check_model",
+    "edges_to_read",
     "reducer_traits",
     "register_layer",
     "replicated_parameters",

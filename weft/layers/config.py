@@ -43,6 +43,10 @@ class ModelConfig(BaseModel):
     attention_dropout: Rate = Field(0.0, description=f"of the attention coefficients ({_whose('attention_dropout')})")
     negative_slope: float = Field(0.2, ge=0.0, description=f"of the attention logits ({_whose('negative_slope')})")
     row_normalise: bool = Field(False, description="divide each vertex's features by their sum (bags of words)")
+    edge_features: Literal["auto", "on", "off"] = Field(
+        "auto", description=f"read what edges carry, auto: where they carry something ({_whose('edge_features')})"
+    )
+    edge_weights: bool = Field(False, description=f"read edge weights, as gcn always does ({_whose('edge_weights')})")
     embedding: int = Field(64, ge=1, description="width of learned rows where vertices have no features")
 
 
@@ -58,6 +62,10 @@ def check_options(config: ModelConfig, kind: LayerKind) -> None:
         raise UserError(
             f"model.attention_dropout is for {_whose('attention_dropout')}: {kind.name} has no attention to drop"
         )
+    if config.edge_features == "on" and "edge_features" not in kind.options:
+        raise UserError(f"model.edge_features=on is for {_whose('edge_features')}: {kind.name} reads none")
+    if config.edge_weights and "edge_weights" not in kind.options:
+        raise UserError(f"model.edge_weights is for {_whose('edge_weights')}, not {kind.name}: leave it out")
     if config.bases > 0 and "bases" not in kind.options:
         raise UserError(f"model.bases is for {_whose('bases')}: {kind.name} has no matrices per relation to share")
 

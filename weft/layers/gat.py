@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from weft import kernels
-from weft.aggregate import GraphView
+from weft.aggregate import EdgeRows, GraphView
 from weft.aggregate.async_rows import complete
 from weft.aggregate.reducers import GATV2
-from weft.layers.heads import MultiHead, heads_at, wide
+from weft.layers.edge_reads import dropped
+from weft.layers.heads import MultiHead, heads_at, traits_with_edges, wide
 from weft.layers.initial import bias_by_fan_in, glorot, zeros
 from weft.layers.layer import NATIVE
 from weft.layers.linear import linear, linear_sides
@@ -38,8 +40,10 @@ class _Leaky(MultiHead):
         slope: float = 0.2,
         dropout: float = 0.0,
         use_bias: bool = True,
+        edge_dim: int = 0,
+        edge_weight: bool = False,
     ) -> None:
-        super().__init__(num_in, num_head_out, heads, concat, dropout, use_bias)
+        super().__init__(num_in, num_head_out, heads, concat, dropout, use_bias, edge_dim, edge_weight)
         self.slope = slope
 
     def finish(self, out: Tensor, dtype: torch.dtype) -> Tensor:
@@ -49,7 +53,7 @@ class _Leaky(MultiHead):
 
 
 class GAT(_Leaky):
-    traits = _TRAITS
+    traits = traits_with_edges(_TRAITS)
 
     def make_parameters(self, num_in: int, use_bias: bool) -> None:
         self.weight = glorot(self.heads * self.width, num_in)
@@ -57,13 +61,36 @@ class GAT(_Leaky):
         self.target = glorot(self.heads, self.width)
         self.bias = zeros(self.num_out, use_bias)
 
+    def make_edge_parameters(self, num_columns: int) -> None:
+        self.edge = glorot(self.heads * self.width, num_columns)
+        self.edge_term = glorot(self.heads, self.width)
+
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         values = wide(linear(x, self.weight))
         values, source, target = _LogitTerms.apply(values, self.source, self.target)  # type: ignore[no-untyped-call]
-        out = graph.attend(values, source, graph.own(target), slope=self.slope, dropout=self.dropout)
+        if self.edges:
+            out = self._attend_with_edges(graph, values, source, graph.own(target))
+        else:
+            out = graph.attend(values, source, graph.own(target), slope=self.slope, dropout=self.dropout)
         return self.finish(out, x.dtype)
 
-    def before_gather(self, ops: OpBuilder, x: str) -> BeforeGather:
+    def _attend_with_edges(self, graph: GraphView, values: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        """The same with one more term in each logit, which comes from what the edge carries."""
+        self.edges.check(graph, self)
+        dropout = graph.attention_dropout(self.dropout)
+        of_head = self.edge.view(self.heads, self.width, -1)
+        term = (of_head * self.edge_term.unsqueeze(2)).sum(1)  # [H, F]: of all features of an edge, in its logits
+
+        def message(edges: EdgeRows) -> tuple[Tensor, Tensor]:
+            values, source = edges.src[:, : -self.heads], edges.src[:, -self.heads :]
+            logits = edges.dst + source + functional.linear(self.edges.columns(edges), term)
+            return functional.leaky_relu(logits, self.slope), dropped(edges, values, self.heads, dropout)
+
+        return graph.message(message, torch.cat([values, source], 1), "softmax", own=target, loops=True)
+
+    def before_gather(self, ops: OpBuilder, x: str) -> BeforeGather | None:
+        if self.edges:
+            return None
         values = ops.add("linear", x, weights=["weight"])
         source = ops.add("head_dot", values, weights=["source"])
         target = ops.add("head_dot", values, weights=["target"])
@@ -80,7 +107,7 @@ class GAT(_Leaky):
 
 
 class GATv2(_Leaky):
-    traits = _TRAITS
+    traits = traits_with_edges(_TRAITS)
 
     def make_parameters(self, num_in: int, use_bias: bool) -> None:
         self.key = glorot(self.heads * self.width, num_in)
@@ -90,12 +117,30 @@ class GATv2(_Leaky):
         self.att = glorot(self.heads, self.width)
         self.bias = zeros(self.num_out, use_bias)
 
+    def make_edge_parameters(self, num_columns: int) -> None:
+        self.edge = glorot(self.heads * self.width, num_columns)
+
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         query, key = (wide(rows) for rows in linear_sides(graph, x, [self.query], [self.key]))
         if self.query_bias is not None and self.key_bias is not None:
             query, key = query + self.query_bias, key + self.key_bias
-        out = graph.attend_dynamic(query, key, self.att, slope=self.slope, dropout=self.dropout)
+        if self.edges:
+            out = self._attend_with_edges(graph, query, key)
+        else:
+            out = graph.attend_dynamic(query, key, self.att, slope=self.slope, dropout=self.dropout)
         return self.finish(out, x.dtype)
+
+    def _attend_with_edges(self, graph: GraphView, query: Tensor, key: Tensor) -> Tensor:
+        """The same with a row for what the edge carries in each sum of query and key."""
+        self.edges.check(graph, self)
+        dropout = graph.attention_dropout(self.dropout)
+
+        def message(edges: EdgeRows) -> tuple[Tensor, Tensor]:
+            both = edges.dst + edges.src + functional.linear(self.edges.columns(edges), self.edge)
+            both = functional.leaky_relu(both, self.slope).view(-1, self.heads, self.width)
+            return (both * self.att).sum(2), dropped(edges, edges.src, self.heads, dropout)
+
+        return graph.message(message, key, "softmax", own=query, loops=True)
 
 
 class _LogitTerms(torch.autograd.Function):
@@ -123,11 +168,15 @@ class _LogitTerms(torch.autograd.Function):
 def _build(kind: type[_Leaky]) -> Callable[["ModelConfig", Place], _Leaky]:
     def build(config: "ModelConfig", place: Place) -> _Leaky:
         slope, dropout = config.negative_slope, config.attention_dropout
-        return kind(place.num_in, place.num_out, heads_at(config, place), not place.last, slope, dropout)
+        heads, edges = heads_at(config, place), place.edges
+        return kind(
+            place.num_in, place.num_out, heads, not place.last, slope, dropout,
+            edge_dim=edges.features, edge_weight=edges.weight,
+        )  # fmt: skip
 
     return build
 
 
-_OPTIONS = ("heads", "output_heads", "attention_dropout", "negative_slope")
+_OPTIONS = ("heads", "output_heads", "attention_dropout", "negative_slope", "edge_features", "edge_weights")
 register_layer("gat", _build(GAT), _OPTIONS)
 register_layer("gatv2", _build(GATv2), _OPTIONS, reducer=lambda config: GATV2.traits)

@@ -14,8 +14,9 @@ from weft.layers.separation import BeforeGather, Gathering, OpBuilder
 
 class GCN(Layer):
     traits = replace(
-        NATIVE, adds_loops=True, wants_degrees=True, reads_input=False, input_aggregate=("sum", "symmetric")
-    )
+        NATIVE, adds_loops=True, wants_degrees=True, reads_input=False, input_aggregate=("sum", "symmetric"),
+        edge_data=frozenset(["weight"]),
+    )  # fmt: skip
 
     def __init__(self, num_in: int, num_out: int, use_bias: bool = True) -> None:
         super().__init__()

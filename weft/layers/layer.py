@@ -7,7 +7,7 @@ from weft.layers.traits import LayerTraits
 
 EDGE_COST = 16  # of reading a number for an aggregate, in multiplications of a product
 
-NATIVE = LayerTraits(any_level=True, restrictable=True, output_is_free=True, fuses_bias=True)
+NATIVE = LayerTraits(any_level=True, restrictable=True, output_is_free=True, fuses_bias=True, edge_data=frozenset())
 
 
 class Layer(nn.Module):

@@ -65,7 +65,11 @@ class Convolution(nn.Module):
 
     @property
     def traits(self) -> LayerTraits:
-        return LayerTraits(any_level=True, adds_loops=self.form.symmetric, wants_degrees=self.form.symmetric)
+        reads = {"weight"} if self.form.symmetric else {CARRIED[name] for name in self.form.takes}
+        return LayerTraits(
+            any_level=True, adds_loops=self.form.symmetric, wants_degrees=self.form.symmetric,
+            edge_data=frozenset(reads),
+        )  # fmt: skip
 
     def forward(self, graph: GraphView, x: Tensor) -> Tensor:
         self._check(graph)

@@ -10,6 +10,7 @@ from torch import nn
 
 from weft.aggregate.reducers import Traits
 from weft.errors import unknown
+from weft.layers.edge_reads import NO_READS, EdgeReads
 from weft.plugins import load_plugins
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class Place:
     num_out: int  # columns that are wanted; of layers with heads that are put side by side, of each head
     last: bool
     num_relations: int  # of the graph; 0: it does not tell edges apart
+    edges: EdgeReads = NO_READS  # what it is to read of edges, if it has the options edge_features and edge_weights
 
 
 Build = Callable[["ModelConfig", Place], nn.Module]  # a layer with `num_out`, the columns that come out of it
@@ -51,8 +53,8 @@ def register_layer(
     """Makes `--model name` a stack of the layers that build(config, place) returns.
 
     `options`: the settings of a model that not every layer has and this one does (heads, output_heads, reduce, bases,
-    attention_dropout, negative_slope). `reducer`: the traits of what its aggregations fold with, so that a codec that
-    would bias them is refused before the run.
+    attention_dropout, negative_slope, edge_features, edge_weights). `reducer`: the traits of what its aggregations
+    fold with, so that a codec that would bias them is refused before the run.
 
     From a module of your own, which registers its layer when it is imported, it is `--model package.module:name`.
     """

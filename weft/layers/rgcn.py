@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class RGCN(Layer):
     """With `bases` B > 0 the relations share B matrices: W_r = sum over b of coefficients[r, b] V_b."""
 
-    traits = replace(NATIVE, by_relation=True)
+    traits = replace(NATIVE, by_relation=True, edge_data=frozenset(["relation"]))
 
     def __init__(self, num_in: int, num_out: int, num_relations: int, bases: int = 0, use_bias: bool = True) -> None:
         super().__init__()

@@ -14,6 +14,7 @@ from weft.errors import UserError
 from weft.kernels import memory
 from weft.kernels.hash import hash_key, hash_uniform
 from weft.layers.config import ModelConfig, check_options
+from weft.layers.edge_reads import NO_READS, EdgeReads
 from weft.layers.initial import by_fan_in
 from weft.layers.linear import linear
 from weft.layers.norm import BatchNorm, LayerNorm
@@ -124,10 +125,34 @@ class _Copy(torch.autograd.Function):
         return grad
 
 
+def edges_to_read(
+    config: ModelConfig, num_features: int, weighted: bool, graph_name: str, given: Given | None = None
+) -> EdgeReads:
+    """What the layers that `build_model` makes are to read of a graph's edges, which have so many features."""
+    kind = _named(config.name) if given is None else given
+    if not isinstance(kind, LayerKind):  # a user's own reads what it likes
+        return NO_READS
+    if config.edge_features == "on" and not num_features:
+        raise UserError(
+            f"model.edge_features=on, but edges of {graph_name} have no features: ingest it with --edge-features"
+        )
+    if config.edge_weights and not weighted:
+        raise UserError(f"model.edge_weights=true, but edges of {graph_name} have none: ingest it with --weight-column")
+    reads = "edge_features" in kind.options and config.edge_features != "off"
+    return EdgeReads(num_features if reads else 0, config.edge_weights and "edge_weights" in kind.options)
+
+
 def build_model(
-    config: ModelConfig, num_in: int, num_out: int, num_relations: int = 0, given: Given | None = None
+    config: ModelConfig,
+    num_in: int,
+    num_out: int,
+    num_relations: int = 0,
+    given: Given | None = None,
+    edges: EdgeReads = NO_READS,
 ) -> nn.Module:
     """The model of a config, between `num_in` features and `num_out` outputs, on a graph of `num_relations`.
+
+    `edges`: what its layers are to read of edges, as `edges_to_read` says.
 
     A user's own is `package.module:name`: a function that is called as name(num_in, num_out, config) and returns what
     is called as model(graph, x), or the name of a layer that the module registers. `given` is such a function, or the
@@ -147,7 +172,8 @@ def build_model(
     widths = [num_in]
     for depth in range(config.layers):
         last = depth == config.layers - 1 and config.output == "layer"
-        layer = kind.build(config, Place(widths[-1], num_out if last else config.hidden, last, num_relations))
+        place = Place(widths[-1], num_out if last else config.hidden, last, num_relations, edges)
+        layer = kind.build(config, place)
         layers.append(layer)
         widths.append(cast(int, layer.num_out))
     output = OutputLinear(widths[-1], num_out) if config.output == "linear" else None

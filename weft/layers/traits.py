@@ -20,6 +20,8 @@ class LayerTraits:
     # parameters: of constant rows it is a constant, and can be kept
     output_is_free: bool = False  # its output may be written to: nothing keeps it for backward
     fuses_bias: bool = False  # forward takes `add_bias=False`: then whoever comes next adds `bias`
+    edge_data: frozenset[str] | None = None  # what it reads of edges beside their ends, of EDGE_DATA; None: not known
+    unroundable: str = ""  # why no row that it reads may travel as small integers, beside what its name says of it
     attention: bool = False  # reads the rows of sources again in the backward pass
     by_relation: bool = False  # has an aggregate for each relation
 

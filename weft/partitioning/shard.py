@@ -53,6 +53,10 @@ class Shard(HasVertexData):
     def num_edges(self) -> int:
         return self.local.num_edges + self.remote.num_edges
 
+    @property
+    def num_edge_features(self) -> int:
+        return 0 if self.local.features is None else self.local.features.shape[1]
+
     def to(self, device: torch.device) -> "Shard":
         """The same shard with every tensor on a device."""
         moved: dict[str, Any] = {

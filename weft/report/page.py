@@ -58,7 +58,7 @@ def header(runs: Sequence[RunData], title: str) -> str:
     troubles = [text for run in runs for text in _troubles(run, len(runs))]
     problems = "".join(f'<p class="problem">{escape(text)}</p>' for text in troubles)
     if len(runs) == 1:
-        body = f'<p class="lead">{escape(describe(runs[0]))}</p>{problems}{cards(runs[0])}'
+        body = f'<p class="lead">{escape(describe(runs[0]))}</p>{problems}{cards(runs[0])}{warnings(runs)}'
     else:
         chips = "".join(
             f'<button data-toggle="{i}" aria-pressed="true"><i class="swatch {color(i)}"></i>'
@@ -67,7 +67,21 @@ def header(runs: Sequence[RunData], title: str) -> str:
         )
         lead = ", ".join(dict.fromkeys(subject(run) for run in runs)) + "."
         body = f'<p class="lead">{escape(lead)}</p>{problems}<div class="runs">{chips}</div>{comparison(runs)}'
+        body += warnings(runs)
     return f'<header><div class="mark">{logo}weft report</div><h1>{escape(title)}</h1>{body}</header>'
+
+
+def warnings(runs: Sequence[RunData]) -> str:
+    """What the runs warned of: each sentence once, with the runs that said it where there are several runs."""
+    said: dict[str, list[str]] = {}
+    for run in runs:
+        for text in run.warnings:
+            said.setdefault(text, []).append(run.name)
+    if not said:
+        return ""
+    who = {text: "" if len(runs) == 1 else f"{', '.join(names)}: " for text, names in said.items()}
+    items = "".join(f"<li>{escape(who[text] + text)}</li>" for text in said)
+    return f'<div class="panel warnings"><h3>Warnings</h3><ul>{items}</ul></div>'
 
 
 def graph_of(run: RunData) -> str:

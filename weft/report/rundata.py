@@ -36,6 +36,12 @@ class RunData:
         return str(status) if status else ("finished" if self.summary else "unfinished")
 
     @property
+    def warnings(self) -> list[str]:
+        """What the run told its user beside the numbers."""
+        notes = self.summary.get("notes")
+        return [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
+
+    @property
     def metric(self) -> str:
         """The metric's name: what the summary says, else the first that an epoch has."""
         if self.summary.get("metric"):

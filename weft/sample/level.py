@@ -9,6 +9,7 @@ from torch import Tensor
 from weft.aggregate import waiting
 from weft.aggregate.blocks import Block
 from weft.aggregate.coefficients import check_by, check_symmetric, reciprocal
+from weft.aggregate.edge_data import means_of_edges, with_loops_carrying
 from weft.aggregate.rounds import Round, Schedule
 from weft.aggregate.topology import By, Edges, MessageScale, Topology, Weight
 from weft.comm import Communicator
@@ -47,6 +48,7 @@ class SampledLevel:
         if hop.remote is not None:
             self.rounds = (Round(hop.remote.route, slice(0, hop.remote.ids.numel()), hop.remote.ids),)
         self._made: dict[tuple[str, str | None, bool, By], Edges] = {}
+        self._mean_looped: dict[bool, Edges] = {}
 
     @property
     def shard(self) -> Shard:
@@ -85,6 +87,17 @@ class SampledLevel:
     @cached_property
     def plain(self) -> Edges:
         return self._placed(Block(self.hop.csr))
+
+    def mean_looped(self, dtype: torch.dtype) -> Edges:
+        """A loop carries the mean of what the drawn edges carry, each counted as often as it counts in a sum."""
+        self._check_loops()
+        double = dtype == torch.float64
+        if double not in self._mean_looped:
+            csr = self.hop.csr
+            looped = with_loops_carrying(csr, means_of_edges([csr], [self._edge_weights(None)], dtype))
+            trust_csr(looped.indptr, looped.indices, looped.num_cols)
+            self._mean_looped[double] = self._placed(Block(looped))
+        return self._mean_looped[double]
 
     @cached_property
     def in_degrees(self) -> Tensor:
@@ -177,15 +190,18 @@ class SampledLevel:
             return self.hop.weight_sums
         return self.in_degrees.double()
 
-    def _with_loops(self, weights: Tensor | None) -> CSR:
-        """Every vertex with one loop, the first of its edges."""
-        hop = self.hop
-        if hop.loops_inside:
+    def _check_loops(self) -> None:
+        if self.hop.loops_inside:
             raise UserError(
                 f"{self.shard.graph_name} has edges from vertices to themselves, which may or may not be drawn, and "
                 "this layer gives every vertex one of its own: say so on the layer with `traits = "
                 "LayerTraits(adds_loops=True)`, or remove them from the graph"
             )
+
+    def _with_loops(self, weights: Tensor | None) -> CSR:
+        """Every vertex with one loop, the first of its edges."""
+        self._check_loops()
+        hop = self.hop
         loops = hop.loop_weight if weights is not None else None
         indptr, indices, weight = with_loops(
             hop.csr.indptr,

@@ -135,7 +135,7 @@ class _Compiler:
             if depth or input_aggregate is None:
                 before = layer.before_gather(self._module(f"layers.{depth}"), x)
                 if before is None:
-                    raise _unsupported(layer)
+                    raise _unsupported(self._model.layers[depth])
                 self._cut(before, depth, x)
                 self._draws += before.num_draws
             x = self._after_gather(layer, depth, before, x)
@@ -218,5 +218,13 @@ def _checked(layer: nn.Module) -> SplitsAtGather:
     return layer
 
 
-def _unsupported(layer: object) -> UserError:
+def _unsupported(layer: nn.Module) -> UserError:
+    carried = {"features": "model.edge_features=off", "weight": "model.edge_weights=false"}
+    read = sorted(carried.keys() & (traits_of(layer).edge_data or frozenset()))
+    if read and isinstance(layer, SplitsAtGather):
+        settings = " and ".join(carried[name] for name in read)
+        return UserError(
+            f"functions are sent rows of vertices alone, and {type(layer).__name__} reads what edges carry: set "
+            f"{settings}, or use another strategy than dorylus"
+        )
     return UserError(f"executors pool and lambda run {SUPPORTED}, not {type(layer).__name__}: use executor inline")

@@ -10,6 +10,7 @@ from torch import Tensor
 from weft.errors import UserError
 from weft.graph.preparation import Preparation
 from weft.graph.vertexdata import Predicted, kind_of_labels
+from weft.layers.edge_reads import NO_READS, EdgeReads
 from weft.partitioning import Shard
 from weft.training.resume import peek
 
@@ -29,6 +30,12 @@ class ModelShape:
     num_targets: int = 0  # numbers that are predicted of each vertex or edge; 0: labels are classes
     num_pair_outputs: int = 0  # of the network that judges labelled edges
     num_pair_features: int = 0  # that labelled edges carry
+    read_edge_features: int = 0  # of those that edges have, how many the layers read: all or none
+    read_edge_weights: bool = False  # by layers that do not always
+
+    @property
+    def edge_reads(self) -> EdgeReads:
+        return EdgeReads(self.read_edge_features, self.read_edge_weights)
 
     @property
     def predicted(self) -> Predicted:
@@ -58,21 +65,28 @@ class Facts(Protocol):
 
 
 def shape_for(
-    shard: Shard, width: int, num_out: int, y: Tensor | None, num_pair_outputs: int = 0, num_pair_features: int = 0
+    shard: Shard,
+    width: int,
+    num_out: int,
+    y: Tensor | None,
+    num_pair_outputs: int = 0,
+    num_pair_features: int = 0,
+    reads: EdgeReads = NO_READS,
 ) -> ModelShape:
     """The shape of a model that is built for this graph; the same on every worker. `y`: what is learned, if labels."""
     kind = None if y is None else kind_of_labels(y.is_floating_point(), y.dim())
-    features = shard.local.features
     return ModelShape(
         width,
         num_out,
         shard.num_relations,
-        0 if features is None else features.shape[1],
+        shard.num_edge_features,
         shard.x is None,
         kind == "labels",
         (num_pair_outputs or num_out) if kind == "numbers" else 0,
         num_pair_outputs,
         num_pair_features,
+        reads.features,
+        reads.weight,
     )
 
 

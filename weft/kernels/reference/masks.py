@@ -28,5 +28,10 @@ def keep_rows(row_ids: Tensor, num_columns: int, p: float, key: int) -> Tensor:
 def keep_edges(indptr: Tensor, indices: Tensor, num_heads: int, dropout: Dropout) -> Tensor:
     """Which attention coefficients are kept, bool [E, H]."""
     p, key, dst_ids, src_ids = dropout
-    row = splitmix64(dst_ids * signed(GOLDEN) + signed(key))[rows_of(indptr)]
-    return _keep(splitmix64(src_ids[indices.long()] * signed(_SOURCE) + row), num_heads, p)
+    return keep_pairs(dst_ids[rows_of(indptr)], src_ids[indices.long()], num_heads, p, key)
+
+
+def keep_pairs(dst_ids: Tensor, src_ids: Tensor, num_heads: int, p: float, key: int) -> Tensor:
+    """The same of edges whose ends have these global ids, [E] each."""
+    row = splitmix64(dst_ids * signed(GOLDEN) + signed(key))
+    return _keep(splitmix64(src_ids * signed(_SOURCE) + row), num_heads, p)
