@@ -44,6 +44,7 @@ ROOMS = (
     "weft.results",
     "weft.run",
     "weft.export",
+    "weft.linkscores",
     "weft.out_of_core",
     "weft",
     "weft.cli",

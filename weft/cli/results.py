@@ -46,20 +46,70 @@ def export(
     run: RunArgument,
     out: Out,
     what: What = "outputs",
+    pairs: Annotated[
+        Path | None, typer.Option(help="Links: pairs of vertices, as an edge list, of which scores are written.")
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Links: so many best candidates for an edge with each vertex.")
+    ] = None,
+    top_of: Annotated[
+        Path | None, typer.Option("--for", help="With --top: ids of the vertices; of all unless given.")
+    ] = None,
+    candidates: Annotated[
+        str, typer.Option(help="With --top: destinations of edges from the vertices, or sources of edges to them.")
+    ] = "destinations",
+    relation: Annotated[
+        str | None, typer.Option(help="Links: the relation of the pairs, or of the edges that candidates are for.")
+    ] = None,
+    with_known: Annotated[
+        bool, typer.Option("--with-known", help="With --top: also vertices that the graph has such an edge with.")
+    ] = False,
     trust: Trust = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Write what the model says of every vertex, with its original id, target and split, as .parquet, .csv or .npy.
 
     A .npy file holds the rows alone, in the order of the graph's vertices. Of a run that learns links these are the
-    vertices' embeddings; of one that learns labels of edges there is a row for each edge of its table, in its order.
+    vertices' embeddings, and there are scores of given pairs and the best candidates of given vertices besides; of one
+    that learns labels of edges there is a row for each edge of its table, in its order.
 
     [dim]weft export my-run --what probabilities --out probabilities.parquet[/dim]
-    """
-    from weft.export import write_outputs
 
-    count = write_outputs(run, out, trust, overwrite, what)
+    [dim]weft export my-links --top 10 --for users.csv --relation buys --out suggestions.csv[/dim]
+    """
+    if pairs is None and top is None:
+        for name, given in (("--for", top_of), ("--relation", relation), ("--with-known", with_known)):
+            if given:
+                raise UserError(f"{name} is for scores of links: give --top, or --pairs with a relation")
+        from weft.export import write_outputs
+
+        count = write_outputs(run, out, trust, overwrite, what)
+    else:
+        count = _export_links(run, out, pairs, top, top_of, candidates, relation, with_known, trust, overwrite)
     console.print(f"{count:,} rows written to {out}", highlight=False)
+
+
+def _export_links(
+    run: Path,
+    out: Path,
+    pairs: Path | None,
+    top: int | None,
+    top_of: Path | None,
+    candidates: str,
+    relation: str | None,
+    with_known: bool,
+    trust: bool,
+    overwrite: bool,
+) -> int:
+    from weft.linkscores import write_candidates, write_pair_scores
+    from weft.results import Run
+
+    if pairs is not None and (top is not None or top_of is not None or with_known):
+        raise UserError("--pairs names the pairs that are scored: leave --top, --for and --with-known out")
+    if pairs is not None:
+        return write_pair_scores(Run(run), pairs, out, relation, trust, overwrite)
+    assert top is not None
+    return write_candidates(Run(run), out, top, top_of, candidates, relation, with_known, trust, overwrite)
 
 
 def predict(

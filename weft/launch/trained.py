@@ -13,6 +13,7 @@ from weft.graph.vertexdata import SPLITS
 from weft.launch.process import scoped_process_state
 from weft.launch.worker import Learned, Worker, objective_of, open_worker
 from weft.layers import Given, add_embedding, build_model
+from weft.training.decoders import Decoder
 from weft.training.evaluate import pick_masks, predict
 from weft.training.hidden import embed
 from weft.training.modelparts import add_parts
@@ -95,12 +96,24 @@ def _split_codes(masks: Mapping[str, Tensor], count: int) -> Tensor:
 @scoped_process_state()
 def load_model(run: Path, given: Given | None = None) -> nn.Module:
     """The run's model with its best weights, in this process alone; the graph is not opened."""
+    return _load(run, given)[0]
+
+
+@scoped_process_state()
+def load_decoder(run: Path, given: Given | None = None) -> Decoder:
+    """What scores pairs of vertices in a run that learned links, likewise."""
+    decoder = _load(run, given)[1]
+    assert decoder is not None, "only runs of links have a decoder of pairs"
+    return decoder
+
+
+def _load(run: Path, given: Given | None) -> tuple[nn.Module, Decoder | None]:
     folder = RunFolder.open(run)
     config = make_config(folder.config())
     shape = read_shape(folder.checkpoints)
     torch.manual_seed(config.seed)
     model = build_model(config.model, shape.num_in, shape.num_out, shape.num_relations, given, shape.edge_reads)
-    add_parts(model, shape, config.train.task, config.link, config.data)
+    decoder = add_parts(model, shape, config.train.task, config.link, config.data)
     ids = torch.empty(0, dtype=torch.int64)
     if shape.learned_rows:
         newest = peek(folder.checkpoints)
@@ -110,4 +123,4 @@ def load_model(run: Path, given: Given | None = None) -> nn.Module:
     if config.train.precision == "float64":
         model.double()
     load_best(folder.checkpoints, model, Communicator.alone(), ids)
-    return model.eval()
+    return model.eval(), decoder

@@ -10,8 +10,15 @@ from weft.training.settings import LinkConfig
 
 
 class Decoder(Protocol):
+    by_relation: bool  # whether a pair's score depends on its relation
+    pair_numbers: int  # that `grid` holds of each pair, beside its score
+
     def __call__(self, heads: Tensor, tails: Tensor, relations: Tensor | None) -> Tensor:
         """Scores of pairs, [P], from rows [P, D]; edges u -> v have head u and tail v."""
+        ...
+
+    def grid(self, heads: Tensor, tails: Tensor, relation: int | None) -> Tensor:
+        """Scores of every pair of a head and a tail, [H, T], from rows [H, D] and [T, D]."""
         ...
 
     def scaled(self, scores: Tensor, width: int) -> Tensor:
@@ -22,9 +29,14 @@ class Decoder(Protocol):
 class Dot:
     """The product of the two rows, the same in both directions."""
 
+    by_relation, pair_numbers = False, 0
+
     def __call__(self, heads: Tensor, tails: Tensor, relations: Tensor | None) -> Tensor:
         scores: Tensor = (heads * tails).sum(1)
         return scores
+
+    def grid(self, heads: Tensor, tails: Tensor, relation: int | None) -> Tensor:
+        return heads @ tails.T
 
     def scaled(self, scores: Tensor, width: int) -> Tensor:
         scaled: Tensor = scores / width**0.5
@@ -33,6 +45,8 @@ class Dot:
 
 class DistMult(nn.Module):
     """The product of the two rows, each column weighed by the pair's relation; it begins as a plain product."""
+
+    by_relation, pair_numbers = True, 0
 
     def __init__(self, num_relations: int, width: int) -> None:
         super().__init__()
@@ -43,6 +57,10 @@ class DistMult(nn.Module):
         scores: Tensor = (heads * self.weight[relations] * tails).sum(1)
         return scores
 
+    def grid(self, heads: Tensor, tails: Tensor, relation: int | None) -> Tensor:
+        assert relation is not None
+        return (heads * self.weight[relation]) @ tails.T
+
     def scaled(self, scores: Tensor, width: int) -> Tensor:
         scaled: Tensor = scores / width**0.5
         return scaled
@@ -51,8 +69,11 @@ class DistMult(nn.Module):
 class PairMLP(nn.Module):
     """Two layers on the rows of both ends, their product, and what the pair itself has."""
 
+    by_relation = False
+
     def __init__(self, width: int, num_out: int = 1, num_features: int = 0) -> None:
         super().__init__()
+        self.pair_numbers = 5 * width  # both rows, their product, and the hidden row before and after it is cut
         self.hidden = nn.Linear(3 * width + num_features, width)
         self.out = nn.Linear(width, num_out)
 
@@ -65,6 +86,10 @@ class PairMLP(nn.Module):
 
     def forward(self, heads: Tensor, tails: Tensor, relations: Tensor | None) -> Tensor:
         return self.rows(heads, tails).squeeze(1)
+
+    def grid(self, heads: Tensor, tails: Tensor, relation: int | None) -> Tensor:
+        pairs = heads.repeat_interleave(len(tails), 0), tails.repeat(len(heads), 1)
+        return self.rows(*pairs).view(len(heads), len(tails))
 
     def scaled(self, scores: Tensor, width: int) -> Tensor:
         return scores
