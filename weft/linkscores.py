@@ -199,7 +199,7 @@ def _pool(edges: Edges, relation: int | None, forward: bool, num_nodes: int) -> 
 
 def _taken(edges: Edges, relation: int | None, forward: bool, given: Tensor, known: bool) -> tuple[Tensor, Tensor]:
     """The pairs (given vertex, candidate) that are left out, by given vertex ascending."""
-    mine = [given.unique()]
+    mine = [torch.unique(given)]
     others = [mine[0]]
     for heads, tails in () if known else edges.pairs(relation):
         ends = (heads, tails) if forward else (tails, heads)

@@ -32,6 +32,7 @@ class WorkerLoad:
     workers: int
     attention: bool = False  # whether any layer reads the rows of sources again in the backward pass
     parameters: int = 0  # numbers that every worker holds alike
+    edge_columns: int = 0  # of the features of edges that some layer reads
     relations: int = 0  # kinds of edges, each of which has an aggregate of its own in some layer
 
 
@@ -50,6 +51,7 @@ def worker_load(config: RunConfig, shard: Shard, model: nn.Module, width: int) -
         workers=config.workers,
         attention=any(layer.attention for layer in traits),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
+        edge_columns=shard.num_edge_features if any("features" in (layer.edge_data or ()) for layer in traits) else 0,
         relations=shard.num_relations if any(layer.by_relation for layer in traits) else 0,
     )
 
@@ -68,7 +70,7 @@ def estimate_bytes(load: WorkerLoad, exchange: ExchangeConfig, memory: MemoryCon
     kept += load.relations * sum(load.widths[:-1])
     at_work += load.relations * max(load.widths[:-1])
     own = load.rows * (kept + at_work) * load.itemsize
-    edges = load.edges * (16 if refetches else 8) + load.rows * 16
+    edges = load.edges * ((16 if refetches else 8) + 8 * load.edge_columns) + load.rows * 16
     if exchange.schedule == "sequential":
         block = load.halo / max(1, load.workers - 1) / exchange.blocks
         moving = 2 * (exchange.prefetch + 1) * block * widest * load.itemsize
