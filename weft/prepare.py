@@ -14,7 +14,7 @@ from weft.graph import Graph, as_graph, open_graph, save_graph
 from weft.graph import ingest as read_files
 from weft.graph.files import MANIFEST, Array, check_own, read_manifest, remove_own
 from weft.graph.ids import IdMap
-from weft.graph.preparation import read_preparation
+from weft.graph.preparation import Preparation, read_preparation
 from weft.graph.vertexdata import Predicted, kind_of_labels
 from weft.partitioning import (
     PartitionInfo,
@@ -227,16 +227,14 @@ def vertex_names(config: RunConfig, run: Path) -> VertexNames:
     return VertexNames(ids, info.class_names, predicted, info.relation_names, info.num_nodes, info.id_column or "id")
 
 
-def notes_of_features(config: RunConfig, run: Path) -> list[str]:
-    """What the user was told of the columns of the features when they were made, where the run's data keep it."""
+def preparation_of(config: RunConfig, run: Path) -> Preparation | None:
+    """How the features of a run's graph were made, where its data keep that."""
     parts = parts_folder(config, run)
     if parts is not None:
-        found = read_partition(parts).preparation
-    elif folder_kind(config.data) == "graph":
-        found = read_preparation(read_manifest(Path(config.data), "graph"), config.data, "make the graph again")
-    else:
-        return []
-    return [] if found is None else list(found.notes)
+        return read_partition(parts).preparation
+    if folder_kind(config.data) == "graph":
+        return read_preparation(read_manifest(Path(config.data), "graph"), config.data, "make the graph again")
+    return None
 
 
 def hold_out(config: RunConfig, run: Path, shard: Shard, comm: Communicator) -> tuple[HeldOut, str | None]:

@@ -20,6 +20,7 @@ from weft.cli.options import (
     IgnoreColumns,
     LabelColumn,
     LabelKind,
+    LearnedColumns,
     LogColumns,
     NumClasses,
     NumNodes,
@@ -66,6 +67,7 @@ def ingest(
     feature_columns: FeatureColumns = None,
     ignore_columns: IgnoreColumns = None,
     category_columns: CategoryColumns = None,
+    learned_columns: LearnedColumns = None,
     log_columns: LogColumns = None,
     raw_features: RawFeatures = False,
     prepared_as: PreparedAs = None,
@@ -114,7 +116,8 @@ def ingest(
         weight_column=weight_column, relation_column=relation_column,
         edge_features=_names(edge_features),
         feature_columns=_names(feature_columns), ignore_columns=_names(ignore_columns),
-        category_columns=_names(category_columns), log_columns=_names(log_columns),
+        category_columns=_names(category_columns), learned_columns=_names(learned_columns),
+        log_columns=_names(log_columns),
         raw_features=raw_features, prepared_as=_preparation_of(prepared_as), missing_rows=missing_rows,
         id_column=id_column, label_columns=tuple(label_column or ()),
         split_column=split_column, header=header, num_nodes=num_nodes, num_classes=num_classes,
@@ -177,6 +180,7 @@ def partition(
     feature_columns: FeatureColumns = None,
     ignore_columns: IgnoreColumns = None,
     category_columns: CategoryColumns = None,
+    learned_columns: LearnedColumns = None,
     log_columns: LogColumns = None,
     raw_features: RawFeatures = False,
     src_column: SrcColumn = None,
@@ -230,7 +234,8 @@ def partition(
         "vertex_data": _files_by_name(vertex_data) or None, "id_column": id_column,
         "label_column": tuple(label_column) if label_column else None, "split_column": split_column,
         "feature_columns": _names(feature_columns) or None, "ignore_columns": _names(ignore_columns) or None,
-        "category_columns": _names(category_columns) or None, "log_columns": _names(log_columns) or None,
+        "category_columns": _names(category_columns) or None, "learned_columns": _names(learned_columns) or None,
+        "log_columns": _names(log_columns) or None,
         "raw_features": raw_features or None, "label_kind": label_kind,
     }  # fmt: skip
     given = {key: value for key, value in options.items() if value is not None}
@@ -339,6 +344,7 @@ def _partition_files(
 
     columns = EdgeColumns(*(given.pop(f"{end}_column", None) for end in ("src", "dst", "weight")))
     chosen = {"features": "feature_columns", "ignored": "ignore_columns", "categories": "category_columns",
+              "learned": "learned_columns",
               "logarithms": "log_columns", "raw": "raw_features"}  # fmt: skip
     choices = FeatureChoices(**{name: given.pop(option) for name, option in chosen.items() if option in given})
     if "label_column" in given:

@@ -92,6 +92,9 @@ FeatureColumns = Annotated[
 ]
 IgnoreColumns = Annotated[str | None, _columns("Columns that are no features, with commas between them.")]
 CategoryColumns = Annotated[str | None, _columns("Columns whose values are names, though they may look like numbers.")]
+LearnedColumns = Annotated[
+    str | None, _columns("Columns of names with many values, of each of which models learn a row of numbers.")
+]
 LogColumns = Annotated[str | None, _columns("Columns of numbers with long tails, whose logarithms are taken.")]
 PreparedAs = Annotated[
     Path | None,

@@ -126,6 +126,8 @@ def _becomes(decision: Decision) -> str:
     elif decision.becomes == "one-hot":
         shown = ", ".join(decision.categories[:CATEGORIES_SHOWN])
         text = f"{decision.size} one-hot ({shown}{', ...' if decision.size > CATEGORIES_SHOWN else ''})"
+    elif decision.becomes == "learned":
+        text = f"a learned row for each of {len(decision.categories):,} values, one for all others"
     elif decision.becomes == "hashed":
         text = f"{decision.size} hashed"
     else:

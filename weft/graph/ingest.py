@@ -44,6 +44,7 @@ def ingest_edges(
     feature_columns: Sequence[str] = (),
     ignore_columns: Sequence[str] = (),
     category_columns: Sequence[str] = (),
+    learned_columns: Sequence[str] = (),
     log_columns: Sequence[str] = (),
     raw_features: bool = False,
     prepared_as: Preparation | None = None,
@@ -67,17 +68,18 @@ def ingest_edges(
     is about vertex k.
 
     The columns of a features table are prepared (docs/tables.md): `feature_columns` are those, `ignore_columns` are
-    none, `category_columns` hold names, of `log_columns` logarithms are taken, and with `raw_features` numbers stay as
-    they are. Arrays and columns of lists always do. With `prepared_as`, the preparation of another graph, nothing is
-    decided anew: the columns become what they became there. `missing_rows` says what becomes of an id that edges or
-    labels name and `features` has no row for: `error`, `zero` (a vertex whose features are zeros), or `drop` (its edges
-    go).
+    none, `category_columns` hold names, `learned_columns` names of which models learn a row each, of `log_columns`
+    logarithms are taken, and with `raw_features` numbers stay as they are. Arrays and columns of lists always do. With
+    `prepared_as`, the preparation of another graph, nothing is decided anew: the columns become what they became there.
+    `missing_rows` says what becomes of an id that edges or labels name and `features` has no row for: `error`, `zero`
+    (a vertex whose features are zeros), or `drop` (its edges go).
     """
     edges = Path(edges)
     choices = FeatureChoices(
         features=tuple(feature_columns),
         ignored=tuple(ignore_columns),
         categories=tuple(category_columns),
+        learned=tuple(learned_columns),
         logarithms=tuple(log_columns),
         raw=raw_features,
     )

@@ -112,7 +112,9 @@ def _load(run: Path, given: Given | None) -> tuple[nn.Module, Decoder | None]:
     config = make_config(folder.config())
     shape = read_shape(folder.checkpoints)
     torch.manual_seed(config.seed)
-    model = build_model(config.model, shape.num_in, shape.num_out, shape.num_relations, given, shape.edge_reads)
+    model = build_model(
+        config.model, shape.num_in, shape.num_out, shape.num_relations, given, shape.edge_reads, shape.columns
+    )
     decoder = add_parts(model, shape, config.train.task, config.link, config.data)
     ids = torch.empty(0, dtype=torch.int64)
     if shape.learned_rows:

@@ -28,7 +28,7 @@ from weft.kernels import memory
 from weft.launch.process import scoped_process_state
 from weft.layers import Given, Stack, add_embedding, build_model, edges_to_read, traits_of
 from weft.partitioning import Shard, read_partition
-from weft.prepare import hold_out, labelled_edges, notes_of_features, open_shard, parts_folder, parts_per_worker
+from weft.prepare import hold_out, labelled_edges, open_shard, parts_folder, parts_per_worker, preparation_of
 from weft.sample import PartitionBook
 from weft.strategy import check_exchange, make_format, make_schedule
 from weft.training.advice import advise, unread_edge_data
@@ -127,9 +127,13 @@ def join(
     edges = TaskEdges()
     if shape is None:
         shard, edges = _edges_of_task(config, run, shard, comm)
-        shape = _shape_of(config, shard, edges.labelled, given)
+        preparation = preparation_of(config, run)
+        learned = () if preparation is None else preparation.learned
+        shape = _shape_of(config, shard, edges.labelled, learned, given)
     torch.manual_seed(config.seed)
-    model = build_model(config.model, shape.num_in, shape.num_out, shape.num_relations, given, shape.edge_reads)
+    model = build_model(
+        config.model, shape.num_in, shape.num_out, shape.num_relations, given, shape.edge_reads, shape.columns
+    )
     _check_layers(config, model)
     decoder = add_parts(model, shape, config.train.task, config.link, shard.graph_name)
     load = worker_load(config, shard, model, shape.num_in)
@@ -153,18 +157,22 @@ def _edges_of_task(config: RunConfig, run: Path, shard: Shard, comm: Communicato
 
 
 def _shape_of(
-    config: RunConfig, shard: Shard, labelled: LabelledEdges | None, given: Given | None = None
+    config: RunConfig,
+    shard: Shard,
+    labelled: LabelledEdges | None,
+    learned: tuple[tuple[int, int], ...],
+    given: Given | None = None,
 ) -> ModelShape:
     """What the run's model is built for."""
     width = config.model.embedding if shard.x is None else shard.x.shape[1]
     weighted = shard.local.weight is not None
     reads = edges_to_read(config.model, shard.num_edge_features, weighted, shard.graph_name, given)
     if config.train.task == "vertices":
-        return shape_for(shard, width, shard.num_outputs, shard.y, reads=reads)
+        return shape_for(shard, width, shard.num_outputs, shard.y, reads=reads, learned_columns=learned)
     if labelled is None:
-        return shape_for(shard, width, config.model.hidden, None, reads=reads)
+        return shape_for(shard, width, config.model.hidden, None, reads=reads, learned_columns=learned)
     outputs = labelled.num_outputs, labelled.num_features
-    return shape_for(shard, width, config.model.hidden, labelled.y, *outputs, reads)
+    return shape_for(shard, width, config.model.hidden, labelled.y, *outputs, reads, learned)
 
 
 def _check_layers(config: RunConfig, model: nn.Module) -> None:
@@ -324,7 +332,8 @@ def train(
     named = {"strategy": config.strategy, "model": config.model.name, "seed": config.seed}
     summary = summarise(named, worker.graph, worker.model, outcome, time.perf_counter() - started, info)
     advice = advise(worker.graph, outcome, config.train) if config.train.task == "vertices" else []
-    summary["notes"] = notes_of_features(config, worker.folder.path) + warnings + advice
+    preparation = preparation_of(config, worker.folder.path)
+    summary["notes"] = [*(preparation.notes if preparation else ()), *warnings, *advice]
     if comm.worker == 0:
         worker.folder.write_summary(summary)
         worker.folder.close()

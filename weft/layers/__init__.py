@@ -12,6 +12,7 @@ from weft.layers.gat import GAT, GATv2
 from weft.layers.gcn import GCN
 from weft.layers.gin import GIN
 from weft.layers.layer import NATIVE, Layer
+from weft.layers.learned_columns import LearnedColumn, LearnedColumns
 from weft.layers.norm import BatchNorm, LayerNorm
 from weft.layers.registry import Place, register_layer
 from weft.layers.rgcn import RGCN
@@ -36,6 +37,8 @@ __all__ = [
     "Layer",
     "LayerNorm",
     "LayerTraits",
+    "LearnedColumn",
+    "LearnedColumns",
     "ModelConfig",
     "Place",
     "Separable",

@@ -47,6 +47,9 @@ class ModelConfig(BaseModel):
         "auto", description=f"read what edges carry, auto: where they carry something ({_whose('edge_features')})"
     )
     edge_weights: bool = Field(False, description=f"read edge weights, as gcn always does ({_whose('edge_weights')})")
+    column_embedding: int = Field(
+        16, ge=1, description="width of the learned row of each value of a learned column (weft ingest)"
+    )
     embedding: int = Field(64, ge=1, description="width of learned rows where vertices have no features")
 
 

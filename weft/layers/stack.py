@@ -3,7 +3,7 @@
 import copy
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -16,6 +16,7 @@ from weft.kernels.hash import hash_key, hash_uniform
 from weft.layers.config import ModelConfig, check_options
 from weft.layers.edge_reads import NO_READS, EdgeReads
 from weft.layers.initial import by_fan_in
+from weft.layers.learned_columns import LearnedColumn, LearnedColumns, width_of
 from weft.layers.linear import linear
 from weft.layers.norm import BatchNorm, LayerNorm
 from weft.layers.output import OutputLinear
@@ -48,6 +49,7 @@ class Stack(nn.Module):
         self.skips = nn.ParameterList()
         self.widths = tuple(widths or ())
         self.embedding: nn.Parameter | None = None
+        self.columns: LearnedColumns | None = None  # makes learned rows of columns of the input
         self.rematerialise = False  # compute each layer's dense part again in the backward pass
         between = (widths or [])[1:-1] if output is None else (widths or [])[1:]
         if self.config.norm != "none":
@@ -62,6 +64,8 @@ class Stack(nn.Module):
         for depth in range(len(self.layers)):
             level = graph.level(depth)
             x = level.enter(x)
+            if depth == 0 and self.columns is not None:
+                x = self.columns(x)
             x = self._rematerialised(level, x, depth) if remakes else self._segment(level, x, depth)
         if self.output is not None:
             return cast(Tensor, self.output(level, self._between(level, x, len(self.layers), keeps_input=remakes)))
@@ -149,24 +153,37 @@ def build_model(
     num_relations: int = 0,
     given: Given | None = None,
     edges: EdgeReads = NO_READS,
+    columns: Sequence[LearnedColumn] = (),
 ) -> nn.Module:
     """The model of a config, between `num_in` features and `num_out` outputs, on a graph of `num_relations`.
 
-    `edges`: what its layers are to read of edges, as `edges_to_read` says.
+    `edges`: what its layers are to read of edges, as `edges_to_read` says. `columns`: those of the features in whose
+    place learned rows come before the first layer; a function gets the number of columns that there are then.
 
     A user's own is `package.module:name`: a function that is called as name(num_in, num_out, config) and returns what
     is called as model(graph, x), or the name of a layer that the module registers. `given` is such a function, or the
     model itself, where it was given as an object; the config then names it `given:NAME`.
     """
     if isinstance(given, nn.Module):
+        if columns and getattr(given, "columns", None) is None:
+            raise UserError(
+                "the graph has columns of which a row is learned for each value, and a module that is made already has "
+                "none: give a function that builds the model, or a weft.layers.Stack with its `columns` set"
+            )
         return copy.deepcopy(given)
+    num_features, num_in = num_in, width_of(columns, num_in, config.column_embedding)
     kind = _named(config.name) if given is None else given
     if not isinstance(kind, LayerKind):
         with current_folder_last():  # which modules that the function imports may lie in
             model = kind(num_in, num_out, config)
         if not isinstance(model, nn.Module):
             raise UserError(f"model {config.name} returned a {type(model).__name__}, not a torch.nn.Module")
-        return model
+        if columns and not isinstance(model, Stack):
+            raise UserError(
+                f"model {config.name} returned a {type(model).__name__}, and a graph with learned columns wants a "
+                "weft.layers.Stack, which makes rows of them: return one, or ingest without --learned-columns"
+            )
+        return _with_columns(model, columns, num_features, config)
     check_options(config, kind)
     layers: list[nn.Module] = []
     widths = [num_in]
@@ -177,7 +194,16 @@ def build_model(
         layers.append(layer)
         widths.append(cast(int, layer.num_out))
     output = OutputLinear(widths[-1], num_out) if config.output == "linear" else None
-    return Stack(layers, config, widths, output)
+    return _with_columns(Stack(layers, config, widths, output), columns, num_features, config)
+
+
+def _with_columns(
+    model: nn.Module, columns: Sequence[LearnedColumn], num_features: int, config: ModelConfig
+) -> nn.Module:
+    if columns:
+        assert isinstance(model, Stack)
+        model.columns = LearnedColumns(columns, num_features, config.column_embedding)
+    return model
 
 
 def _named(name: str) -> Callable[..., object] | LayerKind:

@@ -44,6 +44,10 @@ def compile_stages(model: nn.Module, multi_label: bool = False, aggregates_input
         raise UserError("batch normalisation needs all vertices at once: use model.norm=layer, or executor inline")
     if config.input_dropout or config.attention_dropout:
         raise UserError("executors pool and lambda keep input and attention whole: set their dropout to 0")
+    if model.columns is not None:
+        raise UserError(
+            "functions are sent no learned columns: ingest without --learned-columns, or use another strategy"
+        )
     if model.embedding is not None:
         raise UserError("executors pool and lambda need features: learned rows change in every epoch")
     return _Compiler(model, multi_label, aggregates_input).compile()

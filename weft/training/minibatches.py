@@ -50,6 +50,11 @@ def make_loader(
             "minibatches have a level for each layer, so the model must be a weft.layers.Stack of layers: return one, "
             "or train over the full graph (--strategy full)"
         )
+    if model.columns is not None and config.features != "float32":
+        raise UserError(
+            f"sample.features={config.features} rounds the numbers of learned columns: leave it out, or ingest without "
+            "--learned-columns"
+        )
     return open_loader(
         graph, x, source, book, needs_of(model), cacheable(model, config, x, left_out is not None), config, plan, seed,
         last_epoch, left_out,
@@ -169,6 +174,8 @@ def cacheable(model: Stack, config: SampleConfig, x: Tensor, edges_left_out: boo
         why_not = "the first layer computes something of its own from its neighbours' rows"
     elif model.config.input_dropout > 0:
         why_not = "model.input_dropout changes the input in every step"
+    elif model.columns is not None:
+        why_not = "rows of learned columns change in every step"
     elif x.requires_grad:
         why_not = "learned rows change in every step"
     elif edges_left_out:

@@ -11,6 +11,7 @@ from weft.errors import UserError
 from weft.graph.preparation import Preparation
 from weft.graph.vertexdata import Predicted, kind_of_labels
 from weft.layers.edge_reads import NO_READS, EdgeReads
+from weft.layers.learned_columns import LearnedColumn
 from weft.partitioning import Shard
 from weft.training.resume import peek
 
@@ -32,6 +33,11 @@ class ModelShape:
     num_pair_features: int = 0  # that labelled edges carry
     read_edge_features: int = 0  # of those that edges have, how many the layers read: all or none
     read_edge_weights: bool = False  # by layers that do not always
+    learned_columns: tuple[tuple[int, int], ...] = ()  # of the features: position, and how many values it has
+
+    @property
+    def columns(self) -> tuple[LearnedColumn, ...]:
+        return LearnedColumn.all_of(self.learned_columns)
 
     @property
     def edge_reads(self) -> EdgeReads:
@@ -72,6 +78,7 @@ def shape_for(
     num_pair_outputs: int = 0,
     num_pair_features: int = 0,
     reads: EdgeReads = NO_READS,
+    learned_columns: tuple[tuple[int, int], ...] = (),
 ) -> ModelShape:
     """The shape of a model that is built for this graph; the same on every worker. `y`: what is learned, if labels."""
     kind = None if y is None else kind_of_labels(y.is_floating_point(), y.dim())
@@ -87,6 +94,7 @@ def shape_for(
         num_pair_features,
         reads.features,
         reads.weight,
+        learned_columns,
     )
 
 
@@ -124,6 +132,12 @@ def refuse_unfit(
                 f"{name} has {here} {what} and the run's model was trained on {there}: make it of the same columns, in "
                 "the same order"
             )
+    learned = () if graph.preparation is None else graph.preparation.learned
+    if LearnedColumn.all_of(learned) != shape.columns:
+        raise UserError(
+            f"{name} has {len(learned)} learned columns and the run's model {len(shape.columns)}, or they have other "
+            "values: make the graph with --prepared-as and the graph folder of the run"
+        )
     ours, theirs = (None, None) if names is None else (graph.relation_names, names.relation_names)
     if ours is not None and theirs is not None and ours != theirs:
         raise UserError(

@@ -92,9 +92,14 @@ def input_rows(graph: DistributedGraph, model: nn.Module, config: TrainConfig) -
     assert shard.x is not None
     x = shard.x.to(graph.comm.device, dtype)
     settings = getattr(model, "config", None)
+    learned = getattr(model, "columns", None) is not None
+    if learned and dtype == torch.bfloat16:
+        raise UserError("train.precision=bfloat16 rounds the numbers of learned columns: use float32")
+    if learned and getattr(settings, "row_normalise", False):
+        raise UserError("model.row_normalise divides the numbers of learned columns, too: leave it out")
     if getattr(settings, "row_normalise", False):
         x = x / x.abs().sum(1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
-    if config.cache_input and getattr(settings, "input_dropout", 0.0) == 0.0:
+    if config.cache_input and not learned and getattr(settings, "input_dropout", 0.0) == 0.0:
         graph.hold_constant(x)
     return x
 

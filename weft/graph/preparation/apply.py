@@ -123,7 +123,11 @@ def _scaled(decision: Decision, values: Array) -> Array:
 
 
 def _prepare_categories(decision: Decision, codes: Array, texts: Sequence[str], into: Array) -> None:
-    """A one in the column of each row's value; values that training vertices do not have get none."""
+    """A one in the column of each row's value, none for values that training vertices do not have; or its number."""
+    if decision.becomes == "learned":
+        number = {value: index for index, value in enumerate(decision.categories, 1)}
+        into[:, 0] = np.array([number.get(text, 0) for text in texts] + [0], np.float32)[codes]
+        return
     if decision.becomes == "one-hot":
         place = {value: index for index, value in enumerate(decision.categories)}
         columns = np.array([place.get(text, -1) for text in texts] + [-1], np.int64)[codes]

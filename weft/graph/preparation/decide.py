@@ -97,6 +97,22 @@ def decide_text(path: object, column: str, seen: TextStatistics, declared: bool)
     return Decided(decision, tuple(notes))
 
 
+def decide_learned(path: object, column: str, seen: TextStatistics) -> Decided:
+    """A number for each value that training vertices have, by which a model finds the row that it learns for it."""
+    if seen.overflow:
+        raise UserError(
+            f"column '{column}' of {path} has more than {len(seen.counts) - 1:,} different values, and a row is "
+            "learned for so many at most: leave it out of --learned-columns, and its values share columns by a hash"
+        )
+    if len(seen.counts) <= 1:
+        return _left_out(column, "categories", seen.known, seen.missing_share)
+    values = tuple(sorted(seen.counts))
+    decision = Decision(
+        column=column, holds="categories", becomes="learned", size=1, missing=seen.missing_share, categories=values
+    )
+    return Decided(decision, tuple(_label_notes(column, seen.labels)))
+
+
 def decide_vectors(column: str, width: int, seen: Moments) -> Decided:
     """Lists of numbers, which stay as they are."""
     return Decided(_unchanged(column, "vectors", width, seen))

@@ -15,6 +15,7 @@ from weft.graph.files import Array
 from weft.graph.preparation.decide import (
     Decided,
     decide_flags,
+    decide_learned,
     decide_numbers,
     decide_raw,
     decide_text,
@@ -66,7 +67,7 @@ def fit(
     of_classes = labels is not None and labels.ndim == 1 and labels.dtype.kind != "f"
     single = labels if of_classes else None
     first = used = 0
-    for batch in feature_batches(source.table, source.columns, choices.categories):
+    for batch in feature_batches(source.table, source.columns, choices.names):
         rows = slice(first, first + batch.num_rows)
         chosen = None if training is None else np.flatnonzero(training[rows])
         of_rows = None if single is None else np.asarray(single[rows], np.int64)
@@ -147,6 +148,8 @@ class _Column:
                 f"column '{self.name}' of {self._path} holds {found}, features are numbers: leave it out with "
                 f"--ignore-columns {self.name}, or say with --id-column or --label-column what it is"
             )
+        if kind == "vectors" and self.name in self._choices.learned:
+            raise UserError(f"column '{self.name}' of {self._path} holds lists: leave it out of --learned-columns")
         if kind == "vectors":
             return kind
         if self._choices.raw and kind not in ("numbers", "flags"):
@@ -154,7 +157,7 @@ class _Column:
                 f"column '{self.name}' of {self._path} holds {found}, raw features are numbers: leave it out with "
                 f"--ignore-columns {self.name}, or let weft prepare the features"
             )
-        return "categories" if self.name in self._choices.categories else kind
+        return "categories" if self.name in self._choices.names else kind
 
     def _add_text(self, column: pa.Array, rows: Array, labels: Array | None) -> None:
         """Text, which may turn out to be numbers or dates: then their statistics are there too."""
@@ -194,8 +197,10 @@ class _Column:
             return decide_flags(name, self._numbers)
         if self.kind == "dates" or (self.kind == "text" and self._text.known and self._text.all_dates):
             return decide_numbers(name, self._dates, dates=True)
-        if self.kind == "numbers" or written_numbers or not self.kind:
+        if self.kind == "numbers" or written_numbers or (not self.kind and name not in choices.learned):
             return decide_numbers(name, self._numbers, logarithm=asked, labelled=labelled)
+        if name in choices.learned:
+            return decide_learned(self._path, name, self._text)
         return decide_text(self._path, name, self._text, self.kind == "categories")
 
     @property

@@ -15,7 +15,7 @@ ONE_HOT_MOST = 64  # distinct values of a category that get a column each
 BUCKETS = 64  # columns that the values of a larger category are hashed to
 
 Holds = Literal["numbers", "flags", "categories", "dates", "vectors"]
-Becomes = Literal["standardised", "logarithm", "flag", "one-hot", "hashed", "unchanged", "nothing"]
+Becomes = Literal["standardised", "logarithm", "flag", "one-hot", "hashed", "learned", "unchanged", "nothing"]
 
 
 class FeatureChoices(BaseModel):
@@ -26,8 +26,14 @@ class FeatureChoices(BaseModel):
     features: tuple[str, ...] = ()  # columns that are features; empty: all that nothing else is known of
     ignored: tuple[str, ...] = ()  # columns that are none
     categories: tuple[str, ...] = ()  # columns whose values are names, though they are written as numbers or are text
+    learned: tuple[str, ...] = ()  # such columns, of whose values a model learns a row each
     logarithms: tuple[str, ...] = ()  # columns of numbers with a long tail
     raw: bool = False  # numbers go into the features as they are
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Columns whose values are names because the user says so."""
+        return (*self.categories, *self.learned)
 
     def select(self, path: object, columns: Iterable[str], free: Iterable[str]) -> tuple[str, ...]:
         """The columns that features are made of. columns: all of the table; free: those that have no other role."""
@@ -39,13 +45,13 @@ class FeatureChoices(BaseModel):
         if both:
             raise UserError(f"column '{min(both)}' is asked for as a feature and to be ignored: name it once")
         chosen = self.features or tuple(name for name in free if name not in self.ignored)
-        for name in (*self.categories, *self.logarithms):
+        for name in (*self.names, *self.logarithms):
             if name not in chosen:
                 raise UserError(f"{path}: {unknown('feature column', name, chosen)}")
-        both = set(self.categories) & set(self.logarithms)
+        both = set(self.names) & set(self.logarithms)
         if both:
             raise UserError(f"column '{min(both)}' is asked for as a category and as a logarithm: name it once")
-        if self.raw and (self.categories or self.logarithms):
+        if self.raw and (self.names or self.logarithms):
             raise UserError(
                 "raw features are numbers as they are: leave out categories and logarithms, or raw features"
             )
@@ -67,7 +73,7 @@ class Decision(BaseModel):
     )
     spread: float | None = None  # their standard deviation
     missing: float = 0.0  # share of the training vertices without a value
-    categories: tuple[str, ...] = ()  # for one-hot: the value that each column stands for
+    categories: tuple[str, ...] = ()  # for one-hot: the value that each column stands for; for learned: value k + 1's
     why: str = ""  # where nothing becomes of it
 
     @model_validator(mode="after")
@@ -77,7 +83,7 @@ class Decision(BaseModel):
             raise ValueError(f"column '{self.column}' has no mean or no spread")
         if self.size != {"one-hot": len(self.categories), "nothing": 0}.get(self.becomes, self.size) or self.size < 0:
             raise ValueError(f"column '{self.column}' has a wrong size")
-        if (scaled or self.becomes == "flag") and self.size != 1:
+        if (scaled or self.becomes in ("flag", "learned")) and self.size != 1:
             raise ValueError(f"column '{self.column}' has a wrong size")
         return self
 
@@ -123,6 +129,16 @@ class Preparation(BaseModel):
     def columns(self) -> tuple[str, ...]:
         """Those that new rows must have."""
         return tuple(decision.column for decision in self.decisions if decision.num_features)
+
+    @property
+    def learned(self) -> tuple[tuple[int, int], ...]:
+        """Columns of the features that hold numbers of values: their position, and how many values there are."""
+        found, position = [], 0
+        for decision in self.decisions:
+            if decision.becomes == "learned":
+                found.append((position, len(decision.categories)))
+            position += decision.num_features
+        return tuple(found)
 
     @property
     def making(self) -> tuple[object, ...]:
