@@ -20,7 +20,7 @@ constexpr int64_t kFloydMost = 64;     // above, one walk over the edges is chea
 constexpr int64_t kGroup = 32;         // rows whose edges are asked for before they are read
 constexpr int kAhead = 16;             // entries of a table that are asked for before they are needed
 
-enum Method : int { kNeighbour = 0, kWeighted = 1, kLabor = 2 };
+enum Method : int { kNeighbour = 0, kWeighted = 1, kLabor = 2, kLast = 3 };
 
 struct Rows {
     const int64_t *indptr;
@@ -135,10 +135,13 @@ struct Sample {
     int64_t fanout;           // negative: all
     int method;
     int threads;
+    const int32_t *degrees;   // how many of each row's first edges are drawn from; null: all
+    const uint64_t *salts;    // tell draws of the same row apart, where degrees are given
 };
 
 uint64_t row_key(const Sample &s, int64_t batch, int64_t i) {
-    return splitmix64(s.keys[batch] ^ static_cast<uint64_t>(s.graph.row_ids[s.rows[i]]));
+    const uint64_t key = splitmix64(s.keys[batch] ^ static_cast<uint64_t>(s.graph.row_ids[s.rows[i]]));
+    return s.salts == nullptr ? key : splitmix64(key ^ s.salts[i]);
 }
 
 // A source is taken by all rows that reach it with their share of k out of d, or by none: they draw the same number.
@@ -155,6 +158,8 @@ void draw_row(const Sample &s, int64_t batch, int64_t i, int64_t begin, int64_t 
     if (s.method == kLabor)
         each_taken(s, batch, s.graph.indices + begin, degree,
                    [drawn, found = int64_t{0}](int64_t at) mutable { drawn[found++] = at; });
+    else if (s.method == kLast)
+        std::iota(drawn, drawn + count, degree - count);
     else if (s.method == kWeighted)
         draw_weighted(row_key(s, batch, i), s.graph.weight + begin, degree, count, intervals[i], drawn);
     else
@@ -171,7 +176,7 @@ void count_sampled(const Sample &s, int64_t *begins, int32_t *degrees, int64_t *
         for (int64_t i = first; i < end; i++) {
             if (i + kAhead < end) __builtin_prefetch(s.graph.indptr + s.rows[i + kAhead]);
             const int64_t begin = s.graph.indptr[s.rows[i]];
-            const int64_t degree = s.graph.indptr[s.rows[i] + 1] - begin;
+            const int64_t degree = s.degrees == nullptr ? s.graph.indptr[s.rows[i] + 1] - begin : s.degrees[i];
             int64_t count = degree;
             if (s.method == kWeighted) intervals[i] = 0.0;
             if (s.fanout >= 0 && degree > s.fanout) {
@@ -366,28 +371,37 @@ void split_columns(const int64_t *indptr, const int32_t *indices, int64_t rows, 
 void bind_sampling(nb::module_ &module) {
     const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
     typedef std::tuple<Pointer, Pointer, Pointer, Pointer, Pointer> Graph;
+    typedef std::tuple<Pointer, Pointer> First;
     const auto sample_of = [](const Graph &graph, Pointer rows, Pointer bounds, Pointer keys, int64_t batches,
-                              int64_t fanout, int method, int threads) {
+                              int64_t fanout, int method, const First &first, int threads) {
         auto [indptr, indices, weight, row_ids, col_ids] = graph;
         const Rows from = {as<const int64_t>(indptr), as<const int32_t>(indices), as<const float>(weight),
                            as<const int64_t>(row_ids), as<const int64_t>(col_ids)};
-        return Sample{from,    as<const int32_t>(rows), as<const int64_t>(bounds), as<const uint64_t>(keys), batches,
-                      fanout, method,                  threads};
+        return Sample{from,
+                      as<const int32_t>(rows),
+                      as<const int64_t>(bounds),
+                      as<const uint64_t>(keys),
+                      batches,
+                      fanout,
+                      method,
+                      threads,
+                      as<const int32_t>(std::get<0>(first)),
+                      as<const uint64_t>(std::get<1>(first))};
     };
     module.def(
         "count_sampled",
         [=](Graph graph, Pointer rows, Pointer bounds, Pointer keys, int64_t batches, int64_t fanout, int method,
-            Pointer begins, Pointer degrees, Pointer indptr, Pointer intervals, int threads) {
-            count_sampled(sample_of(graph, rows, bounds, keys, batches, fanout, method, threads), as<int64_t>(begins),
+            First first, Pointer begins, Pointer degrees, Pointer indptr, Pointer intervals, int threads) {
+            count_sampled(sample_of(graph, rows, bounds, keys, batches, fanout, method, first, threads), as<int64_t>(begins),
                           as<int32_t>(degrees), as<int64_t>(indptr), as<double>(intervals));
         },
         unlocked);
     module.def(
         "fill_sampled",
         [=](Graph graph, Pointer rows, Pointer bounds, Pointer keys, int64_t batches, int64_t fanout, int method,
-            Pointer begins, Pointer degrees, Pointer indptr, Pointer intervals, Pointer columns, Pointer positions,
+            First first, Pointer begins, Pointer degrees, Pointer indptr, Pointer intervals, Pointer columns, Pointer positions,
             int threads) {
-            fill_sampled(sample_of(graph, rows, bounds, keys, batches, fanout, method, threads),
+            fill_sampled(sample_of(graph, rows, bounds, keys, batches, fanout, method, first, threads),
                          as<const int64_t>(begins), as<const int32_t>(degrees), as<const int64_t>(indptr),
                          as<const double>(intervals), as<int32_t>(columns), as<int64_t>(positions));
         },

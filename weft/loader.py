@@ -20,6 +20,7 @@ from weft.partitioning import Shard
 from weft.sample import Batch, Inputs, MacrobatchLoader, Needs, PartitionBook, Plan, VertexSource, enter
 from weft.training.evaluate import pick_masks
 from weft.training.minibatches import cacheable, needs_of, open_loader
+from weft.training.timed import check_known, own_times
 
 SeedNames = Literal["train", "val", "test", "all"]
 
@@ -58,6 +59,7 @@ class Loader:
         seeds: SeedNames | Tensor = "train",
         split: int = 0,
         x: Tensor | None = None,
+        times: Tensor | Literal["heed", "ignore"] = "heed",
         dtype: torch.dtype = torch.float32,
         comm: Communicator | None = None,
         **settings: Any,
@@ -68,10 +70,12 @@ class Loader:
         folder or a Shard (any number of workers), with the communicator that weft.init_workers gave as `comm`.
         model: a weft.layers.Stack, layers in order, or the number of layers (hops).
         batch: seeds of a step, over all workers together; fanout: in-neighbours drawn at each hop, first those of the
-        seeds, -1: all (15, 10, 5, 5...); method: neighbour, weighted or labor.
+        seeds, -1: all (15, 10, 5, 5...); method: neighbour, weighted, labor or last.
         plan: independent (one by one), macrobatch (several fetched at a time) or split (workers share each minibatch).
         epochs: how many there will be, so that the next one's first rows are fetched ahead; None: it is not known.
         seeds: a split's vertices that have a label, all vertices, or global ids, int64; split: where there are several.
+        times: where edges have times, those at which this worker's vertices are looked at, float64 [N], later edges not
+        being drawn; heed: the vertices' own; ignore: all edges are drawn from.
         x: this worker's input rows instead of the graph's features; dtype: of the features otherwise.
         settings: more of `weft settings` sample.*, such as macrobatch, features, hot_mib, memory_mib, overlap.
         """
@@ -96,16 +100,19 @@ class Loader:
         self._needs = needs
         rows = _seed_rows(shard, seeds, split)
         book = PartitionBook(shard, comm)
-        self._source = VertexSource(rows, shard.global_ids, batch, seed, comm, book.own.start)
+        seed_times = _times_of(shard, rows, times)
+        timed = seed_times is not None
+        self._source = VertexSource(rows, shard.global_ids, batch, seed, comm, book.own.start, seed_times)
         if not self._source.count:
             raise UserError(
                 f"{shard.graph_name} has none of these seeds to make minibatches of: give others (seeds=...)"
             )
         input_rows = _input_rows(shard, x, dtype)
-        cached = None if stack is None else cacheable(stack, run.sample, input_rows)
+        cached = None if stack is None else cacheable(stack, run.sample, input_rows, timed=timed)
         self._loader: MacrobatchLoader = open_loader(
-            self._graph, input_rows, self._source, book, needs, cached, run.sample, run.exchange.plan, seed, epochs
-        )
+            self._graph, input_rows, self._source, book, needs, cached, run.sample, run.exchange.plan, seed, epochs,
+            sees="until" if timed else "all",
+        )  # fmt: skip
         self._running: Generator[LoadedBatch, None, None] | None = None  # the epoch under way
         self._current: LoadedBatch | None = None  # what it gave last
 
@@ -261,6 +268,21 @@ def _input_rows(shard: Shard, x: Tensor | None, dtype: torch.dtype) -> Tensor:
             f"x has shape {tuple(x.shape)}, and this worker has {shard.num_nodes} vertices: give a row each"
         )
     return x
+
+
+def _times_of(shard: Shard, seeds: Tensor, times: Tensor | Literal["heed", "ignore"]) -> Tensor | None:
+    """The times of own vertices, float64 [N]; None: edges have none, or theirs do not matter."""
+    if isinstance(times, str) and (times == "ignore" or shard.local.time is None):
+        return None
+    if shard.local.time is None:
+        raise UserError(f"times of seeds were given, and the edges of {shard.graph_name} have none: leave times out")
+    found = own_times(shard) if isinstance(times, str) else times.double()
+    if found.shape != (shard.num_nodes,):
+        raise UserError(f"times have shape {list(found.shape)}, and this worker has {shard.num_nodes} vertices")
+    chosen = torch.zeros(shard.num_nodes, dtype=torch.bool)
+    chosen[seeds] = True
+    check_known(found, chosen, shard)
+    return found
 
 
 def _seed_rows(shard: Shard, seeds: SeedNames | Tensor, split: int) -> Tensor:

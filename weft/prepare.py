@@ -32,6 +32,7 @@ from weft.sample import Presample, fanouts_for
 from weft.training.given import digest, find_relation, find_reverses, read_given_edges
 from weft.training.held_out import GivenEdges, HeldOut
 from weft.training.labelled import LabelledEdges, read_labelled_edges
+from weft.training.timed import sees_of
 
 PARTS = "parts"
 
@@ -45,8 +46,8 @@ def ingest(source: str | Path, out: str | Path | None = None, overwrite: bool = 
     Graph('edges': 3 vertices, 4 edges, 1 features, 2 classes, split train/val/test)
 
     Options are those of the command with _ for -: features, labels, split, src_column, dst_column, weight_column,
-    relation_column, edge_features, id_column, label_columns, label_kind, split_column, header, num_nodes, num_classes,
-    undirected, drop_duplicates, vertex_data, name.
+    relation_column, time_column, vertex_time_column, edge_features, id_column, label_columns, label_kind, split_column,
+    header, num_nodes, num_classes, undirected, drop_duplicates, vertex_data, name.
     """
     if out is not None and os.path.lexists(out):  # before the long work
         if not overwrite:
@@ -239,10 +240,11 @@ def preparation_of(config: RunConfig, run: Path) -> Preparation | None:
 
 def hold_out(config: RunConfig, run: Path, shard: Shard, comm: Communicator) -> tuple[HeldOut, str | None]:
     """The edges that a run of train.task=links keeps from training; and a digest of those that files give."""
-    link = config.link
+    link, timed = config.link, sees_of(config.train, shard) != "all"
+    by_time = link.hold_out == "time" or (link.hold_out == "auto" and timed)
     files = {split: path for split, path in (("val", link.val_edges), ("test", link.test_edges)) if path is not None}
     if not files and link.relations is None:
-        return HeldOut(shard, comm, link, config.seed), None
+        return HeldOut(shard, comm, link, config.seed, by_time=by_time), None
     names = vertex_names(config, run)
     ids = _id_map(names)
     relations, reverses = None, []
@@ -254,14 +256,14 @@ def hold_out(config: RunConfig, run: Path, shard: Shard, comm: Communicator) -> 
         nothing = torch.empty(0, dtype=torch.int64)
         given = {split: GivenEdges(nothing, nothing, nothing) for split in ("val", "test")}
         for split, path in files.items():
-            given[split] = read_given_edges(Path(path), ids, shard.num_relations, names.relation_names)
-    held_out = HeldOut(shard, comm, link, config.seed, given, relations, reverses)
+            given[split] = read_given_edges(Path(path), ids, shard.num_relations, names.relation_names, timed)
+    held_out = HeldOut(shard, comm, link, config.seed, given, relations, reverses, by_time)
     return held_out, None if given is None else digest(given)
 
 
-def labelled_edges(config: RunConfig, run: Path) -> LabelledEdges:
-    """The edges whose labels a run of train.task=edges learns."""
-    return read_labelled_edges(config.edge, _id_map(vertex_names(config, run)), config.seed)
+def labelled_edges(config: RunConfig, run: Path, timed: bool = False) -> LabelledEdges:
+    """The edges whose labels a run of train.task=edges learns. `timed`: they must have times."""
+    return read_labelled_edges(config.edge, _id_map(vertex_names(config, run)), config.seed, timed)
 
 
 def _id_map(names: VertexNames) -> IdMap:

@@ -162,6 +162,16 @@ def check_exchange(config: ExchangeConfig, reducer: Traits) -> None:
         )
 
 
+def _check_fanout(name: str, fanout: Sequence[int], layers: int) -> None:
+    if len(fanout) != layers:
+        raise UserError(
+            f"{name} has {len(fanout)} entries, but the model has {layers} layers: give one for each, first that of "
+            "the seeds"
+        )
+    if any(count < -1 or count == 0 for count in fanout):
+        raise UserError(f"{name} says how many neighbours are drawn at each hop: 1 or more, or -1 for all")
+
+
 def check_plan(exchange: ExchangeConfig, sample: SampleConfig, layers: int) -> None:
     """Refuses settings of minibatches that make no sense, with the reason."""
     if exchange.plan == "full":
@@ -170,14 +180,9 @@ def check_plan(exchange: ExchangeConfig, sample: SampleConfig, layers: int) -> N
         _check_split(exchange)
     else:
         _check_apart(exchange, sample)
-    fanout = sample.fanout
-    if fanout is not None and len(fanout) != layers:
-        raise UserError(
-            f"sample.fanout has {len(fanout)} entries, but the model has {layers} layers: give one for each, first "
-            "that of the seeds"
-        )
-    if fanout is not None and any(count < -1 or count == 0 for count in fanout):
-        raise UserError("sample.fanout says how many neighbours are drawn at each hop: 1 or more, or -1 for all")
+    for name, fanout in (("sample.fanout", sample.fanout), ("sample.eval_fanout", sample.eval_fanout)):
+        if fanout is not None:
+            _check_fanout(name, fanout, layers)
     if isinstance(sample.macrobatch, int) and sample.macrobatch < 1:
         raise UserError(f"sample.macrobatch is {sample.macrobatch}: at least one minibatch is planned at a time")
 

@@ -90,12 +90,15 @@ class DistributedGraph:
         yield self.view if self._training is None else GraphView(self._training)
 
     @contextmanager
-    def exact_pass(self) -> Iterator[GraphView]:
-        """A pass over the whole graph in which nothing is dropped and rows travel as they are."""
+    def exact_pass(self, sampled: bool = False) -> Iterator[GraphView]:
+        """A pass over the whole graph in which nothing is dropped and rows travel as they are.
+
+        `sampled`: over the minibatch that `sample` prepared instead.
+        """
         before, self.format = self.format, RAW
         self.noise.begin(None)
         try:
-            yield self.view
+            yield self.view if not sampled or self._training is None else GraphView(self._training)
         finally:
             self.format = before
 

@@ -31,8 +31,10 @@ from weft.cli.options import (
     RelationColumn,
     SplitColumn,
     SrcColumn,
+    TimeColumn,
     Undirected,
     VertexData,
+    VertexTimeColumn,
     WeightColumn,
 )
 from weft.cli.verb import FILE_METHODS, METHODS
@@ -52,13 +54,16 @@ def ingest(
     features: Annotated[Path | None, typer.Option(help="Vertex features: csv, parquet, npy or npz.")] = None,
     labels: Annotated[Path | None, typer.Option(help="Vertex labels: csv, parquet, npy or npz.")] = None,
     split: Annotated[
-        str | None, typer.Option(help="Split file, or random:0.6,0.2@SEED (train, validation), or planetoid@SEED.")
+        str | None,
+        typer.Option(help="Split file, random:0.6,0.2@SEED (train, validation), planetoid@SEED, or time:0.8,0.1."),
     ] = None,
     vertex_data: VertexData = None,
     src_column: SrcColumn = None,
     dst_column: DstColumn = None,
     weight_column: WeightColumn = None,
     relation_column: RelationColumn = None,
+    time_column: TimeColumn = None,
+    vertex_time_column: VertexTimeColumn = None,
     edge_features: EdgeFeatures = None,
     id_column: IdColumn = None,
     label_column: LabelColumn = None,
@@ -114,6 +119,7 @@ def ingest(
         source, features=features, labels=labels, split=split, vertex_data=_files_by_name(vertex_data),
         src_column=src_column, dst_column=dst_column,
         weight_column=weight_column, relation_column=relation_column,
+        time_column=time_column, vertex_time_column=vertex_time_column,
         edge_features=_names(edge_features),
         feature_columns=_names(feature_columns), ignore_columns=_names(ignore_columns),
         category_columns=_names(category_columns), learned_columns=_names(learned_columns),

@@ -42,6 +42,15 @@ RelationColumn = Annotated[
     str | None,
     typer.Option(help="Column of the edges' relations (kinds), integers or names.", rich_help_panel=EDGE_FILES),
 ]
+TimeColumn = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of the edges' times, numbers or dates; for .npy edges a .npy file.", rich_help_panel=EDGE_FILES
+    ),
+]
+VertexTimeColumn = Annotated[
+    str | None, typer.Option(help="Column of the vertices' times in a table of vertices: each sees no later edges.")
+]
 EdgeFeatures = Annotated[
     str | None,
     typer.Option(help="Columns of the edges' features, with commas between them.", rich_help_panel=EDGE_FILES),

@@ -19,8 +19,10 @@ from weft.cli.options import (
     RelationColumn,
     RunArgument,
     SrcColumn,
+    TimeColumn,
     Trust,
     Undirected,
+    VertexTimeColumn,
     WeightColumn,
     What,
 )
@@ -128,6 +130,8 @@ def predict(
     dst_column: DstColumn = None,
     weight_column: WeightColumn = None,
     relation_column: RelationColumn = None,
+    time_column: TimeColumn = None,
+    vertex_time_column: VertexTimeColumn = None,
     edge_features: EdgeFeatures = None,
     id_column: IdColumn = None,
     label_column: LabelColumn = None,
@@ -155,7 +159,8 @@ def predict(
         check_format(out)
     columns = {
         "src_column": src_column, "dst_column": dst_column, "weight_column": weight_column,
-        "relation_column": relation_column, "edge_features": edge_features.split(",") if edge_features else (),
+        "relation_column": relation_column, "time_column": time_column,
+        "vertex_time_column": vertex_time_column, "edge_features": edge_features.split(",") if edge_features else (),
         "id_column": id_column, "label_columns": label_column or (), "header": header, "undirected": undirected,
     }  # fmt: skip
     graph, first = _graph_to_predict(opened, data, attach, features, columns)

@@ -28,6 +28,7 @@ from weft.sample import Features, PartitionBook, VertexSource
 from weft.strategy import PRESETS
 from weft.training.evaluate import pick_masks
 from weft.training.minibatches import needs_of
+from weft.training.timed import own_times, sees_of
 
 
 def estimate_plans(
@@ -49,18 +50,23 @@ def estimate_plans(
     shapes, first = layer_shapes(model), traits_of(model.layers[0])
     constant = shard.x is not None and config.model.input_dropout == 0
     caches_input = constant and first.input_aggregate is not None
-    estimates = full_graph_estimates(comm, load, shapes, speeds, caches_input, config.memory, available_bytes)
+    sees = sees_of(config.train, shard)
+    caches_input = caches_input and sees == "all"
+    estimates = []
+    if sees == "all":
+        estimates = full_graph_estimates(comm, load, shapes, speeds, caches_input, config.memory, available_bytes)
     masks = pick_masks(shard, config.train.split)
     if shard.y is None or "train" not in masks:
         raise UserError(f"{shard.graph_name} has no training vertices, so there are no minibatches to compare")
     book = PartitionBook(shard, comm)
     rows = (masks["train"] & known(shard.y)).nonzero().squeeze(1)
-    source = VertexSource(rows, shard.global_ids, config.sample.batch, config.seed, comm, book.own.start)
+    times = None if sees == "all" else own_times(shard)
+    source = VertexSource(rows, shard.global_ids, config.sample.batch, config.seed, comm, book.own.start, times)
     row_bytes = _row_bytes(config, shard)
     cached_width = (2 if first.reads_input or config.model.residual else 1) if caches_input else 0
     counter = WorkCounter(
         shard, comm, book, source, needs_of(model), config.sample, config.seed, shapes, row_bytes, cached_width,
-        trains_input=shard.x is None,
+        trains_input=shard.x is None, sees=sees,
     )  # fmt: skip
     estimates += minibatch_estimates(counter.count(), speeds, source.steps, model, load, row_bytes, available_bytes)
     return estimates, speeds

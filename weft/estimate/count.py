@@ -16,6 +16,9 @@ from weft.partitioning import Shard
 from weft.sample.batch import Batch
 from weft.sample.book import PartitionBook
 from weft.sample.config import Needs, Plan, SampleConfig, drawing_for
+from weft.sample.moment_sampler import MomentSampler
+from weft.sample.moment_split import SharedMomentSampler
+from weft.sample.moments import Sees
 from weft.sample.sampler import Sampler
 from weft.sample.source import Source
 from weft.sample.split import SharedSampler, Sharing
@@ -94,24 +97,28 @@ class WorkCounter:
         row_bytes: int,
         cached_width: int,
         trains_input: bool,
+        sees: Sees = "all",
     ) -> None:
         """`cached_width`: columns of cached aggregates per column of the input; 0: none can be cached."""
         self._shard, self._comm, self._book, self._source = shard, comm, book, source
         self._needs, self._config, self._seed, self._shapes = needs, config, seed, shapes
+        self._sees: Sees = sees
         self._row_bytes, self._cached_width, self._trains_input = row_bytes, cached_width, trains_input
         self.steps = min(MOST_BATCHES, source.steps)
 
     def count(self) -> dict[PlanVariant, StepWork]:
         found: dict[PlanVariant, StepWork] = {}
-        drawing = drawing_for(self._config, self._needs, self._seed)
+        drawing = drawing_for(self._config, self._needs, self._seed, self._sees)
         if not self._trains_input or self._comm.num_workers == 1:
-            sampler = Sampler(self._source, self._shard, self._book, self._comm, drawing)
+            of_moments = MomentSampler if self._sees != "all" else Sampler
+            sampler = of_moments(self._source, self._shard, self._book, self._comm, drawing)
             found |= self._of(sampler, "independent", 0)
         if self._comm.num_workers == 1:
             return found
-        for alone in range(self._needs.layers):
+        for alone in range(self._needs.layers if self._sees == "all" else 1):
             sharing = Sharing(alone, self._needs.layers - (not self._trains_input), self._needs.degrees)
-            shared = SharedSampler(self._source, self._shard, self._book, self._comm, drawing, sharing)
+            of_all = SharedMomentSampler if self._sees != "all" else SharedSampler
+            shared = of_all(self._source, self._shard, self._book, self._comm, drawing, sharing)
             found |= self._of(shared, "split", alone)
         return found
 

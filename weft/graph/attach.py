@@ -1,7 +1,7 @@
 """New vertices that come to a graph: their features, and the edges between them and the vertices that are there."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +23,15 @@ from weft.graph.interop import frames_as_files
 from weft.graph.nodefile import NodeFile, read_node_file
 from weft.graph.preparation import FeatureChoices, fit, prepared_batches
 from weft.graph.relations import Relations
+from weft.graph.times import to_times
 from weft.graph.vertexdata import SPLITS
 
 REVERSE = " (reverse)"
+_CONVERT: Mapping[str, Callable[[Array, int], Tensor]] = {
+    "weight": to_weights,
+    "features": to_edge_features,
+    "time": lambda values, count: to_times(values, count, "the times of edges"),
+}
 
 
 def attach(
@@ -38,6 +44,8 @@ def attach(
     dst_column: str | None = None,
     weight_column: str | None = None,
     relation_column: str | None = None,
+    time_column: str | None = None,
+    vertex_time_column: str | None = None,
     edge_features: Sequence[str] = (),
     id_column: str | None = None,
     label_columns: Sequence[str] = (),
@@ -52,17 +60,17 @@ def attach(
     Graph('graph': 3 vertices, 3 edges, 1 features, 2 classes)
 
     edges, features: files as `weft.ingest` reads them, or data frames as `weft.from_pandas` does. An edge leads between
-    any two vertices, old or new, by their ids; what edges carry in the graph (weights, relations, features), new ones
-    must carry too. The features must be those of the graph's own vertices, column by column. New vertices have no label
-    (a label column is left out) and belong to no split; further columns of vertex data are left out. A features file
+    any two vertices, old or new, by their ids; what edges carry in the graph (weights, relations, features,
+    times), new ones must carry too. The features must be those of the graph's own vertices, column by column. New
+    vertices have no label (a label column is left out) and belong to no split; further columns of vertex data are left out. A features file
     without ids is about the vertices that follow 0..N-1. undirected: each new edge is joined by its reverse.
     """
     own = _x(graph)
-    columns = EdgeColumns(src_column, dst_column, weight_column, relation_column, tuple(edge_features))
+    columns = EdgeColumns(src_column, dst_column, weight_column, relation_column, tuple(edge_features), time_column)
     with frames_as_files(edges, features, id_column) as (edge_file, node_file):
         assert node_file is not None
         listed = read_edges(edge_file, columns, header)
-        new = _new_vertices(graph, node_file, id_column, label_columns, header)
+        new = _new_vertices(graph, node_file, id_column, label_columns, header, vertex_time_column)
         known = IdMap(new.all_ids, f"the ids of graph '{graph.name}' and {node_file}")
         src, dst, _ = number_vertices(listed, known, edge_file)
         numbered = replace(listed, src=src, dst=dst, names=None)
@@ -72,6 +80,9 @@ def attach(
     if graph.y is not None:
         missing = math.nan if graph.num_targets else -1
         columns_of_all["y"] = torch.cat([graph.y, graph.y.new_full((count, *graph.y.shape[1:]), missing)])
+    if graph.time is not None:
+        times = np.full(count, np.nan) if new.times is None else new.times
+        columns_of_all["time"] = torch.cat([graph.time, torch.from_numpy(times)])
     for split in SPLITS:
         if split in graph.masks:
             mask = graph.masks[split]
@@ -84,6 +95,7 @@ def attach(
 class _New(NamedTuple):
     all_ids: Array  # of the graph's vertices, then of the new ones
     x: Tensor  # of the new ones
+    times: Array | None  # of the new ones
 
 
 def _x(graph: Graph) -> Tensor:
@@ -96,9 +108,11 @@ def _x(graph: Graph) -> Tensor:
 
 
 def _new_vertices(
-    graph: Graph, file: Path, id_column: str | None, label_columns: Sequence[str], header: bool | None
+    graph: Graph, file: Path, id_column: str | None, label_columns: Sequence[str], header: bool | None, time: str | None
 ) -> _New:
-    rows = _read_as_before(graph, file, id_column, label_columns, header)
+    rows = _read_as_before(graph, file, id_column, label_columns, header, time)
+    if time is not None and rows.times is None:
+        raise UserError(f"{file} has no column '{time}' with the times of the new vertices: name another")
     if rows.x is None:
         raise UserError(f"{file} has no features: give those of the new vertices, column by column as of the others")
     width = _x(graph).shape[1]
@@ -118,14 +132,14 @@ def _new_vertices(
         raise UserError(
             f"'{ids[twice[0]]}' in {file} is a vertex of graph '{graph.name}' already: leave its row out there"
         )
-    return _New(np.concatenate([there, ids]), to_features(rows.x))
+    return _New(np.concatenate([there, ids]), to_features(rows.x), rows.times)
 
 
 def _read_as_before(
-    graph: Graph, file: Path, id_column: str | None, label_columns: Sequence[str], header: bool | None
+    graph: Graph, file: Path, id_column: str | None, label_columns: Sequence[str], header: bool | None, time: str | None
 ) -> NodeFile:
     """Rows of new vertices. Where the graph says how its features were made, these are to be made so here."""
-    rows = read_node_file(file, "features", id_column, label_columns, header=header)
+    rows = read_node_file(file, "features", id_column, label_columns, header=header, time_column=time)
     if rows.table is None:
         return rows
     how = graph.preparation or fit(rows.table, FeatureChoices(raw=True))
@@ -140,11 +154,12 @@ def _with_edges(graph: Graph, new: EdgeList, num_nodes: int, undirected: bool, f
     src, dst = new.src, new.dst
     back = np.flatnonzero(src != dst) if undirected else np.empty(0, np.int64)
     carried: dict[str, Tensor] = {}
-    for name, of_old, of_new in (("weight", old.weight, new.weight), ("features", old.features, new.features)):
+    pairs = ("weight", old.weight, new.weight), ("features", old.features, new.features), ("time", old.time, new.time)
+    for name, of_old, of_new in pairs:
         _same_data(of_old is not None, of_new is not None, name, graph, file)
         if of_old is None or of_new is None:
             continue
-        rows = to_weights(of_new, src.size) if name == "weight" else to_edge_features(of_new, src.size)
+        rows = _CONVERT[name](of_new, src.size)
         if rows.shape[1:] != of_old.shape[1:]:
             raise UserError(
                 f"the edges of {file} have {rows.shape[1]} features and those of graph '{graph.name}' "
@@ -162,6 +177,7 @@ def _with_edges(graph: Graph, new: EdgeList, num_nodes: int, undirected: bool, f
         carried.get("weight"),
         relations=relations,
         features=carried.get("features"),
+        time=carried.get("time"),
     )
     return replace(graph, adjacency=adjacency, vertex_data={}, original_ids=None)
 

@@ -29,6 +29,7 @@ from weft.graph.files import Array
 from weft.graph.graph import Graph
 from weft.graph.ids import map_endpoints
 from weft.graph.relations import MAX_RELATIONS, Relations, check_count, number_relations
+from weft.graph.times import to_times
 from weft.graph.vertexdata import VERTEX_DATA, present
 from weft.kernels import build_csr
 
@@ -45,11 +46,13 @@ def from_edges(
     weight: ArrayLike | None = None,  # [E]
     relation: ArrayLike | None = None,  # [E] the kind of each edge, as numbers from 0 or as names
     edge_features: ArrayLike | None = None,  # [E, F]
+    edge_time: ArrayLike | None = None,  # [E], numbers or dates: when each edge came to be
     num_nodes: int | None = None,
     ids: ArrayLike | None = None,  # [N] original ids, integers or strings; src and dst then hold such ids
     train_mask: ArrayLike | None = None,  # [N] or [S, N]
     val_mask: ArrayLike | None = None,
     test_mask: ArrayLike | None = None,
+    vertex_time: ArrayLike | None = None,  # [N], likewise: the time at which each vertex is looked at
     vertex_data: Mapping[str, ArrayLike] | None = None,  # further data of vertices by name, [N, ...] each
     label_kind: LabelKind = "auto",  # whether y are classes or numbers; auto: numbers where any is a fraction
     num_classes: int | None = None,
@@ -67,7 +70,7 @@ def from_edges(
     >>> graph.num_nodes, graph.num_edges, graph.num_classes
     (3, 6, 2)
 
-    With `undirected` each edge u -> v is joined by v -> u of the same weight and features (a self-loop stays
+    With `undirected` each edge u -> v is joined by v -> u of the same weight, features and time (a self-loop stays
     single); where edges have relations, the reverse of relation r is a relation of its own. `drop_duplicates` keeps
     the first of several equal edges; those of different relations differ. Self-loops are kept as they are. Without
     `num_nodes`, N is the length of `ids`, `x` or `y`, else the largest endpoint + 1. `vertex_data` is carried into the
@@ -93,6 +96,7 @@ def from_edges(
         drop_duplicates,
         relations=relations,
         features=None if edge_features is None else to_edge_features(edge_features, num_edges),
+        time=None if edge_time is None else to_times(edge_time, num_edges, "the times of edges"),
     )
     if undirected:
         relations = relations.with_reverses()
@@ -105,6 +109,7 @@ def from_edges(
                 "train_mask": to_mask(train_mask),
                 "val_mask": to_mask(val_mask),
                 "test_mask": to_mask(test_mask),
+                "time": None if vertex_time is None else to_times(vertex_time, count, "the times of vertices"),
                 **_further_columns(vertex_data or {}),
             }
         ),
@@ -123,7 +128,8 @@ def from_edges(
 def _further_columns(given: Mapping[str, ArrayLike]) -> dict[str, Tensor]:
     for name in given:
         if name in VERTEX_DATA:
-            raise UserError(f"vertex data '{name}' has an argument of its own: give {name}= instead")
+            argument = "vertex_time" if name == "time" else name
+            raise UserError(f"vertex data '{name}' has an argument of its own: give {argument}= instead")
     return {name: to_column(name, values) for name, values in given.items()}
 
 
@@ -136,6 +142,7 @@ def csr_from_endpoints(
     drop_duplicates: bool = False,
     relations: Relations = NO_RELATIONS,
     features: Tensor | None = None,
+    time: Tensor | None = None,
 ) -> CSR:
     """In-edges as CSR, each row in ascending order of source, then relation; ends are integers in [0, num_nodes).
 
@@ -150,7 +157,7 @@ def csr_from_endpoints(
         other = back[src != dst] if undirected else back[:0]
         ends[k] = np.concatenate([there, other], dtype=np.int32, casting="unsafe")
     source, destination = (torch.from_numpy(end) for end in ends)
-    data = {"weight": weight, "relation": relations.of_edge, "features": features}
+    data = {"weight": weight, "relation": relations.of_edge, "features": features, "time": time}
     carried = {name: values for name, values in data.items() if values is not None}
     if undirected and carried:
         check_count(2 * relations.total)
@@ -200,6 +207,7 @@ def to_undirected(graph: Graph) -> Graph:
         drop_duplicates=True,
         relations=relations,
         features=adjacency.features,
+        time=adjacency.time,
     )
     relations = relations.with_reverses()
     return replace(graph, adjacency=both, num_relations=relations.total, relation_names=relations.names)

@@ -30,6 +30,7 @@ def check_graph(graph: Graph) -> None:
         check_finite(graph.x, "features", graph.original_ids)
     if graph.adjacency.weight is not None:
         check_finite(graph.adjacency.weight, "edge weights", None)
+    _check_times(graph)
     _check_relations(graph)
     if graph.adjacency.features is not None:
         check_edge_features(graph.adjacency.features, graph.num_edges)
@@ -86,6 +87,16 @@ def check_edge_features(features: Tensor, num_edges: int) -> None:
             f"edge features have shape {list(features.shape)} for {num_edges} edges: give one row per edge, [E, F]"
         )
     check_finite(features, "edge features", None)
+
+
+def _check_times(graph: Graph) -> None:
+    of_edges, of_vertices = graph.adjacency.time, graph.time
+    if of_edges is not None:
+        check_finite(of_edges, "the times of edges", None)
+    if of_vertices is not None and of_vertices.shape != (graph.num_nodes,):
+        raise UserError(
+            f"there are times of shape {list(of_vertices.shape)} for {graph.num_nodes} vertices: give one each"
+        )
 
 
 def _check_relations(graph: Graph) -> None:

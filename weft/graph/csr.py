@@ -19,7 +19,7 @@ class EdgeArray:
 
     dtype: torch.dtype  # in files
     num_dims: int
-    new_loop: int  # the value of a self-loop that is added
+    new_loop: float  # the value of a self-loop that is added
     file: str  # the array's name in a graph folder
 
 
@@ -27,6 +27,7 @@ EDGE_DATA: Mapping[str, EdgeArray] = {  # fields of CSR
     "weight": EdgeArray(torch.float32, 1, 1, "weight"),
     "relation": EdgeArray(torch.int16, 1, -1, "relation"),
     "features": EdgeArray(torch.float32, 2, 0, "edge_features"),
+    "time": EdgeArray(torch.float64, 1, float("-inf"), "edge_time"),
 }
 
 
@@ -40,6 +41,7 @@ class CSR:
     weight: Tensor | None = None  # float [E]
     relation: Tensor | None = None  # int16 [E], the kind of each edge
     features: Tensor | None = None  # float32 [E, F]
+    time: Tensor | None = None  # float64 [E], when each edge came to be
 
     @property
     def num_rows(self) -> int:
@@ -86,7 +88,7 @@ def fingerprint_of(num_cols: int, digests: Mapping[str, tuple[torch.dtype, bytes
     """The fingerprint of edges. digests: type and sha256 of indptr, of indices, and of what the edges carry."""
     whole = hashlib.sha256(f"weft csr {num_cols}".encode())
     for name, (dtype, digest) in digests.items():
-        label = f"{name} " if name in ("relation", "features") else ""  # older arrays go without a name
+        label = f"{name} " if name in ("relation", "features", "time") else ""  # older arrays go without a name
         whole.update(f" {label}{dtype} ".encode() + digest)
     return whole.hexdigest()
 

@@ -25,11 +25,13 @@ from weft.graph.tables import (
     read_batches,
     to_numpy,
 )
+from weft.graph.times import times_of_column
 
 SRC_NAMES = ("src", "source", "from", "u", "head", "src_id", "source_id", "sourcenodeid", "from_id", "node_1")
 DST_NAMES = ("dst", "target", "to", "v", "tail", "dst_id", "dest", "destination", "target_id", "targetnodeid")
 WEIGHT_NAMES = ("weight", "edge_weight", "w")
 RELATION_NAMES = ("relation", "rel", "edge_type", "predicate")
+TIME_NAMES = ("edge_time",)
 FEATURE_NAMES = ("edge_features", "edge_attr")  # arrays of an npz file
 EDGE_FILES = (*TEXT, *PARQUET, ".npy", ".npz")
 
@@ -45,6 +47,7 @@ class EdgeList:
     relation: Array | None = None  # int [E]
     relation_names: tuple[str, ...] | None = None
     features: Array | None = None  # [E, F]
+    time: Array | None = None  # [E], numbers or dates
 
 
 class EdgeColumns(NamedTuple):
@@ -55,10 +58,11 @@ class EdgeColumns(NamedTuple):
     weight: str | None = None
     relation: str | None = None
     features: tuple[str, ...] = ()
+    time: str | None = None
 
     @property
     def names(self) -> list[str]:
-        return [name for name in (*self[:4], *self.features) if name is not None]
+        return [name for name in (*self[:4], *self.features, self.time) if name is not None]
 
 
 def read_edges(path: Path, asked: EdgeColumns = EdgeColumns(), header: bool | None = None) -> EdgeList:
@@ -132,7 +136,7 @@ def _number_integers(src: Array, dst: Array) -> tuple[Array, Array, Array | None
 
 
 def _from_table(path: Path, asked: EdgeColumns, header: bool | None) -> EdgeList:
-    known = (*SRC_NAMES, *DST_NAMES, *WEIGHT_NAMES, *RELATION_NAMES)
+    known = (*SRC_NAMES, *DST_NAMES, *WEIGHT_NAMES, *RELATION_NAMES, *TIME_NAMES)
     table = open_table(path, (*known, *asked.names), header)
     src_column = table.pick("source", asked.src, SRC_NAMES, 0)
     dst_column = table.pick("destination", asked.dst, DST_NAMES, 1)
@@ -152,6 +156,7 @@ def _from_table(path: Path, asked: EdgeColumns, header: bool | None) -> EdgeList
         unless_taken("weight", asked.weight, WEIGHT_NAMES),
         unless_taken("relation", asked.relation, RELATION_NAMES),
         tuple(name for name in asked.features if table.pick("edge features", name, ())),
+        unless_taken("time", asked.time, TIME_NAMES),
     )
     if len(set(found.names)) < len(found.names):
         raise UserError(f"{path}: one column is asked for as two things ({', '.join(found.names)}): name each once")
@@ -182,6 +187,7 @@ def _collect(table: TableFile, found: EdgeColumns, types: dict[str, pa.DataType]
     weights: list[Array] = []
     relations: list[pa.Array] = []
     features: list[Array] = []
+    times: list[Array] = []
     rows = 0
     for batch in read_batches(table, found.names, types):
         for name, into in zip((found.src, found.dst), ends, strict=True):
@@ -192,6 +198,8 @@ def _collect(table: TableFile, found: EdgeColumns, types: dict[str, pa.DataType]
             relations.append(_identifiers(table.path, batch, found.relation, rows, "give every edge one"))
         if found.features:
             features.append(number_rows(table.path, batch.select(list(found.features)), rows, "edge"))
+        if found.time is not None:
+            times.append(_times(table.path, batch, found.time, rows))
         rows += batch.num_rows
     weight = np.concatenate(weights) if weights else None
     if rows == 0:
@@ -206,6 +214,7 @@ def _collect(table: TableFile, found: EdgeColumns, types: dict[str, pa.DataType]
     edges = EdgeList(
         *(np.empty(0, np.int64), np.empty(0, np.int64), weight, None, relation, relation_names),
         np.concatenate(features) if features else None,
+        np.concatenate(times) if times else None,
     )
     kinds = {pa.types.is_dictionary(side[0].type) for side in ends}
     if kinds == {False}:
@@ -216,6 +225,14 @@ def _collect(table: TableFile, found: EdgeColumns, types: dict[str, pa.DataType]
         row = int(np.flatnonzero((names[src] == "") | (names[dst] == ""))[0])
         raise UserError(f"row {row} of {table.path} has an empty id: an edge needs both ends")
     return replace(edges, src=src, dst=dst, names=names)
+
+
+def _times(path: Path, batch: pa.RecordBatch, name: str, first_row: int) -> Array:
+    times = times_of_column(batch.column(name), f"column '{name}' of {path}")
+    missing = np.flatnonzero(~np.isfinite(times))
+    if missing.size:
+        raise UserError(f"row {first_row + int(missing[0])} of {path} has no '{name}': give every edge a time")
+    return times
 
 
 def _identifiers(path: Path, batch: pa.RecordBatch, name: str, first_row: int, rule: str) -> pa.Array:
@@ -261,7 +278,8 @@ def _from_npy(path: Path, asked: EdgeColumns) -> EdgeList:
         path, *_pair(path, read_npy(path)), None if asked.weight is None else read_npy(Path(asked.weight))
     )
     relation = None if asked.relation is None else read_npy(Path(asked.relation))
-    return _with_arrays(path, edges, relation, [read_npy(Path(name)) for name in asked.features])
+    edges = _with_arrays(path, edges, relation, [read_npy(Path(name)) for name in asked.features])
+    return edges if asked.time is None else replace(edges, time=read_npy(Path(asked.time)))
 
 
 def _from_npz(path: Path, asked: EdgeColumns) -> EdgeList:
@@ -286,7 +304,8 @@ def _from_npz(path: Path, asked: EdgeColumns) -> EdgeList:
         )
     edges = _from_arrays(path, *(ends or _pair(path, together)), weight)  # type: ignore[arg-type]
     features = [arrays[name] for name in asked.features or FEATURE_NAMES if name in arrays]
-    return _with_arrays(path, edges, named(asked.relation, RELATION_NAMES), features)
+    edges = _with_arrays(path, edges, named(asked.relation, RELATION_NAMES), features)
+    return replace(edges, time=named(asked.time, TIME_NAMES))
 
 
 def _with_arrays(path: Path, edges: EdgeList, relation: Array | None, features: Sequence[Array]) -> EdgeList:

@@ -21,6 +21,7 @@ from weft.graph.edgelist import read_edges, read_npy
 from weft.graph.files import Array
 from weft.graph.graph import Graph
 
+TIME_KEYS = ("edge_time", "time")  # of edges, in the order in which they are looked for
 WEIGHT_KEYS = ("edge_weight", "weight", "w")
 DGL_FEATURES, DGL_LABELS = ("feat", "feature", "x"), ("label", "labels", "y")
 ROLES = ("train", "val", "test")
@@ -52,8 +53,9 @@ def from_pyg(data: Any, name: str = "pyg", num_classes: int | None = None, label
     2
 
     `label_kind` is that of `from_edges`. `edge_type` are relations. `edge_attr` are edge weights where it is one column
-    and there are no others, else edge features. The vertices of a `HeteroData` lie one type after another, as
-    `meta["node_types"]` counts them.
+    and there are no others, else edge features. `edge_time` or `time` are times of edges where there is one for each
+    edge, and `node_time` or `time` those of vertices where there is one for each vertex. The vertices of a `HeteroData`
+    lie one type after another, as `meta["node_types"]` counts them.
     """
     if not hasattr(type(data), "num_nodes") and hasattr(data, "num_classes"):  # a data set
         if len(data) != 1:
@@ -78,12 +80,27 @@ def from_pyg(data: Any, name: str = "pyg", num_classes: int | None = None, label
         weight=weight,
         relation=getattr(data, "edge_type", None),
         edge_features=features,
+        edge_time=_of_each(data, TIME_KEYS, data.edge_index.shape[1]),
+        vertex_time=_vertex_times(data),
         **_splits_first(_masks(data)),
         num_classes=num_classes,
         label_kind=label_kind,
         name=name,
         meta={"source": "pyg"},
     )
+
+
+def _of_each(data: Any, names: tuple[str, ...], count: int) -> Any:
+    """The first of these attributes that has a value for each."""
+    held = (getattr(data, name, None) for name in names)
+    return next((values for values in held if values is not None and len(values) == count), None)
+
+
+def _vertex_times(data: Any) -> Any:
+    """`node_time`, or a `time` that there is of each vertex and not of each edge."""
+    num_nodes, num_edges = int(data.num_nodes), data.edge_index.shape[1]
+    names = ("node_time",) if num_nodes == num_edges and not hasattr(data, "edge_time") else ("node_time", "time")
+    return _of_each(data, names, num_nodes)
 
 
 def _from_hetero_pyg(data: Any, name: str, num_classes: int | None, label_kind: LabelKind) -> Graph:

@@ -22,7 +22,7 @@ from weft.graph.preparation import FeatureChoices, Preparation, describe_array, 
 from weft.graph.splits import parse_split
 from weft.graph.tables import kind_of
 
-SPLIT_SPECS = ("random", "planetoid")
+SPLIT_SPECS = ("random", "planetoid", "time")
 
 
 def ingest_edges(
@@ -36,6 +36,8 @@ def ingest_edges(
     dst_column: str | None = None,
     weight_column: str | None = None,
     relation_column: str | None = None,
+    time_column: str | None = None,
+    vertex_time_column: str | None = None,
     edge_features: Sequence[str] = (),
     id_column: str | None = None,
     label_columns: Sequence[str] = (),
@@ -62,10 +64,13 @@ def ingest_edges(
     The features file says which vertices exist (it may hold nothing but ids); without one, they are the ids
     that occur in edges, ascending, or 0..num_nodes-1. A label or split column may stand in any of these files.
     `label_kind` says whether labels are classes or numbers that are to be predicted; "auto" takes them for numbers
-    where any is a fraction. `edge_features` names columns of the edge list; beside an npy edge list, weights, relations
-    and features of the edges are npy files of their own. `split` is such a file as `labels` too, or
-    `random:0.6,0.2@SEED`, or `planetoid@SEED`. `vertex_data` are npy files by the names of further columns, whose row k
-    is about vertex k.
+    where any is a fraction. `edge_features` names columns of the edge list; beside an npy edge list, weights,
+    relations, times and features of the edges are npy files of their own. `split` is such a file as `labels` too, or
+    `random:0.6,0.2@SEED`, or `planetoid@SEED`, or `time:0.8,0.1` (the earliest train). `vertex_data` are npy files by
+    the names of further columns, whose row k is about vertex k.
+
+    `time_column` says when each edge came to be, `vertex_time_column`, of the features or labels, at which time each
+    vertex is looked at: numbers or dates (docs/times.md).
 
     The columns of a features table are prepared (docs/tables.md): `feature_columns` are those, `ignore_columns` are
     none, `category_columns` hold names, `learned_columns` names of which models learn a row each, of `log_columns`
@@ -83,8 +88,10 @@ def ingest_edges(
         logarithms=tuple(log_columns),
         raw=raw_features,
     )
-    read = partial(read_node_file, id_column=id_column, split_column=split_column, header=header)
-    asked = EdgeColumns(src_column, dst_column, weight_column, relation_column, tuple(edge_features))
+    read = partial(
+        read_node_file, id_column=id_column, split_column=split_column, header=header, time_column=vertex_time_column
+    )
+    asked = EdgeColumns(src_column, dst_column, weight_column, relation_column, tuple(edge_features), time_column)
     files = _read_files(edges, asked, features, labels, tuple(label_columns), choices, header, read)
     files = _settle(files, num_nodes, missing_rows)
     src, dst, ids = number_vertices(files.edges, files.known, edges)
@@ -97,6 +104,8 @@ def ingest_edges(
     if split is not None and not is_split_spec(str(split)):
         files = _with_split(files, read(Path(split), "split", num_nodes=count), vertices, missing_rows)
     y, class_names, masks = _labels_and_masks(files, vertices, label_kind)
+    further = {name: read_npy(Path(path)) for name, path in (vertex_data or {}).items()}
+    times = _times(files, vertices, vertex_time_column, further.pop("time", None))
     graph = from_edges(
         src,
         dst,
@@ -106,11 +115,13 @@ def ingest_edges(
         relation=files.edges.relation,
         relation_names=files.edges.relation_names,
         edge_features=files.edges.features,
+        edge_time=files.edges.time,
+        vertex_time=times,
         num_nodes=count,
         train_mask=masks.get("train"),
         val_mask=masks.get("val"),
         test_mask=masks.get("test"),
-        vertex_data={name: read_npy(Path(path)) for name, path in (vertex_data or {}).items()},
+        vertex_data=further,
         label_kind=label_kind,
         num_classes=num_classes,
         class_names=class_names,
@@ -253,6 +264,19 @@ def _rows_of(file: NodeFile, vertices: IdMap, with_rows: int) -> Array:
         return np.arange(file.num_rows)
     IdMap(file.ids, f"the ids of {file.path}")  # refuses repeated ids
     return vertices.find(file.ids, f"in {file.path}, row")
+
+
+def _times(files: _Files, vertices: IdMap, column: str | None, array: Array | None) -> Array | None:
+    """The times of vertices, out of a column of any of their tables, or an array; NaN where no row tells one."""
+    if column is None:
+        return array
+    for file in reversed(files.about_vertices):
+        if file.times is not None:
+            with_rows = vertices.ids.size if files.nodes is None else files.nodes.num_rows
+            found = np.full(vertices.ids.size, np.nan)
+            found[_rows_of(file, vertices, with_rows)] = file.times
+            return found
+    raise UserError(f"no table of vertices has a column '{column}' with their times: give it in --features or --labels")
 
 
 def _labels_and_masks(

@@ -98,6 +98,7 @@ def _select(edges: EdgeList, rows: Array) -> EdgeList:
         weight=pick(edges.weight),
         relation=pick(edges.relation),
         features=pick(edges.features),
+        time=pick(edges.time),
     )
 
 

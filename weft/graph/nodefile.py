@@ -25,6 +25,7 @@ from weft.graph.tables import (
     read_batches,
     to_numpy,
 )
+from weft.graph.times import times_of_column
 
 ID_NAMES = ("id", "node", "node_id", "nodeid", "vertex", "vertex_id", "original_id", "paper_id")
 LABEL_NAMES = ("label", "y", "class", "labels", "target", "subject")
@@ -59,6 +60,7 @@ class NodeFile:
     labels: Labels | None = None
     masks: Masks | None = None
     id_name: str | None = None  # of the column of ids in a table
+    times: Array | None = None  # float64, NaN: unknown
 
     def keep(self, rows: Array) -> "NodeFile":
         """Labels and splits of some rows, which are numbers of rows."""
@@ -69,6 +71,7 @@ class NodeFile:
             ids=None if self.ids is None else self.ids[rows],
             labels=None if labels is None else replace(labels, y=labels.y[rows]),
             masks=None if masks is None else {role: mask[..., rows] for role, mask in masks.items()},
+            times=None if self.times is None else self.times[rows],
         )
 
 
@@ -81,11 +84,12 @@ def read_node_file(
     header: bool | None = None,
     num_nodes: int | None = None,  # of the graph, for splits given as lists of vertex numbers
     choices: FeatureChoices = NO_CHOICES,  # which columns of a table are features
+    time_column: str | None = None,  # of a table, if it has one of this name
 ) -> NodeFile:
     """A csv, parquet, npy or npz file; a table may hold features, labels and split in different columns."""
     kind = kind_of(path)
     if kind in (*TEXT, *PARQUET):
-        return _from_table(path, what, id_column, label_columns, split_column, header, choices)
+        return _from_table(path, what, id_column, label_columns, split_column, header, choices, time_column)
     if kind == ".npy":
         return _from_npy(path, what)
     if kind == ".npz":
@@ -101,6 +105,7 @@ def _from_table(
     split_column: str | None,
     header: bool | None,
     choices: FeatureChoices,
+    time_column: str | None,
 ) -> NodeFile:
     asked = [*label_columns, *(name for name in (id_column, split_column) if name is not None)]
     names = (*ID_NAMES, *LABEL_NAMES, *SPLIT_NAMES, *MASK_NAMES, *asked, "x", "features", "feat", *choices.features)
@@ -108,7 +113,8 @@ def _from_table(
     roles = find_roles(table, id_column, label_columns, split_column, choices.features if what == "features" else ())
     ids, labels, split, masks = roles
     features: tuple[str, ...] = ()
-    rest = [name for name in table.columns if name not in (ids, split, *masks)]
+    time = time_column if time_column in table.columns else None
+    rest = [name for name in table.columns if name not in (ids, split, time, *masks)]
     if what == "features":
         features = choices.select(path, table.columns, [name for name in rest if name not in labels])
     if what == "labels":
@@ -122,7 +128,7 @@ def _from_table(
         if split is None and not masks:
             raise UserError(f"{path} has no column 'split' (it has {', '.join(table.columns)})")
     as_text = {ids: pa.string()} if ids is not None and has_leading_zeros(table) else {}
-    plain = [name for name in (ids, split, *masks, *labels) if name]
+    plain = [name for name in (ids, split, time, *masks, *labels) if name]
     whole = _read(table, plain, as_text)
     rows = len(whole) if plain else count_rows(table)
     if rows == 0:
@@ -135,6 +141,7 @@ def _from_table(
         labels=_labels(path, [whole.column(name) for name in labels], labels) if labels else None,
         masks=_masks(path, whole, split, masks),
         id_name=ids,
+        times=None if time is None else times_of_column(whole.column(time), f"column '{time}' of {path}"),
     )
 
 

@@ -32,14 +32,37 @@ def per_class_split(graph: Graph, per_class: int = 20, val: int = 500, test: int
     return _with_split(graph, chosen, rest[:val], rest[val : val + test])
 
 
+def time_split(graph: Graph, train: float, val: float) -> Graph:
+    """The earliest labelled vertices train, later ones validate, the last test; those of one time stay together."""
+    if not (train > 0 and val >= 0 and train + val <= 1):
+        raise UserError(
+            f"a split of {train:g} train and {val:g} val is impossible: give fractions that sum to at most 1"
+        )
+    if graph.time is None:
+        raise UserError(
+            f"graph '{graph.name}' has no times of vertices to be split by: name their column with --vertex-time-column"
+        )
+    labelled, times = _labelled(graph), graph.time.numpy()
+    labelled = labelled[~np.isnan(times[labelled])]
+    if not labelled.size:
+        raise UserError(f"no vertex of graph '{graph.name}' has both a label and a time: there is nothing to split")
+    found, ordered = times[labelled], np.sort(times[labelled])
+    last_train, last_val = (ordered[max(round(share * found.size), 1) - 1] for share in (train, train + val))
+    early, middle = found <= last_train, found <= last_val
+    return _with_split(graph, labelled[early], labelled[middle & ~early], labelled[~middle])
+
+
 def parse_split(graph: Graph, spec: str) -> Graph:
-    """`random:0.6,0.2`, `random:0.6,0.2@SEED`, or `planetoid` / `planetoid@SEED`."""
+    """`random:0.6,0.2`, `random:0.6,0.2@SEED`, `planetoid` / `planetoid@SEED`, or `time:0.8,0.1`."""
     kind, _, seed_text = spec.partition("@")
     name, _, fractions = kind.partition(":")
     try:
         seed = int(seed_text or 0)
         if name == "planetoid" and not fractions:
             return per_class_split(graph, seed=seed)
+        if name == "time" and not seed_text:
+            train, val = (float(part) for part in (fractions or "0.8,0.1").split(","))
+            return time_split(graph, train, val)
         if name == "random":
             train, val = (float(part) for part in (fractions or "0.6,0.2").split(","))
             return random_split(graph, train, val, seed)
@@ -47,7 +70,9 @@ def parse_split(graph: Graph, spec: str) -> Graph:
         raise
     except ValueError:
         pass
-    raise UserError(f"split '{spec}' is not understood: write random:0.6,0.2@SEED or planetoid@SEED, or a file")
+    raise UserError(
+        f"split '{spec}' is not understood: write random:0.6,0.2@SEED, planetoid@SEED or time:0.8,0.1, or a file"
+    )
 
 
 def known(y: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ def check_vertex_data(
     for name, rows in columns.items():
         if not vertex_array(name).fits(rows, num_vertices):
             raise _misfit(what, name, rows, advice)
-        if rows.is_floating_point() and name != "y":
+        if rows.is_floating_point() and name not in ("y", "time"):
             _finite(rows, f"{what}: {name}", advice)
     x, y = columns.get("x"), columns.get("y")
     if x is not None and num_features not in (None, x.shape[1]):

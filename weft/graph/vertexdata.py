@@ -46,12 +46,13 @@ VERTEX_DATA: Mapping[str, VertexArray] = {
     # class [N], or several labels [N, C] of 0/1, -1: unknown; or numbers [N] or [N, T], NaN: unknown
     "y": VertexArray(((torch.int64, 1), (torch.int8, 2), (torch.float32, 1), (torch.float32, 2))),
     **{f"{split}_mask": _MASK for split in SPLITS},
+    "time": VertexArray(((torch.float64, 1),)),  # from when each vertex is looked at; NaN: unknown
 }
 _FURTHER = VertexArray()
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # The files of vertex data lie beside these in the folders of graphs and parts.
 _TAKEN = re.compile(
-    r"indptr|indices|weight|relation|edge_features|original_ids|global_ids|position|(local|remote|halo)_.*"
+    r"indptr|indices|weight|relation|edge_features|edge_time|original_ids|global_ids|position|(local|remote|halo)_.*"
 )
 
 
@@ -106,6 +107,11 @@ class HasVertexData:
     @property
     def test_mask(self) -> Tensor | None:
         return self.vertex_data.get("test_mask")
+
+    @property
+    def time(self) -> Tensor | None:
+        """The time at which each vertex is looked at, float64 [N]; NaN: unknown."""
+        return self.vertex_data.get("time")
 
     @property
     def masks(self) -> dict[str, Tensor]:

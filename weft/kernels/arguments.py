@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 Dropout = tuple[float, int, Tensor, Tensor]  # p, key, dst global ids int64 [N], src global ids int64 [M]
-Method = Literal["neighbour", "weighted", "labor"]
-METHODS: tuple[Method, ...] = ("neighbour", "weighted", "labor")
+Method = Literal["neighbour", "weighted", "labor", "last"]
+METHODS: tuple[Method, ...] = ("neighbour", "weighted", "labor", "last")
 
 
 def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -23,6 +23,13 @@ class InEdges(NamedTuple):
     weight: Tensor | None  # float32 [E]
     row_ids: Tensor  # int64 [N]
     col_ids: Tensor  # int64 [M]
+
+
+class FirstEdges(NamedTuple):
+    """Of R rows, how many of the first in-edges are drawn from, and what tells draws of the same row apart."""
+
+    degrees: Tensor  # int32 [R]
+    salts: Tensor  # int64 [R]
 
 
 class Sampled(NamedTuple):

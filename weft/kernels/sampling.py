@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from weft.kernels import reference
-from weft.kernels.arguments import METHODS, InEdges, Method, Sampled, SideEdges
+from weft.kernels.arguments import METHODS, FirstEdges, InEdges, Method, Sampled, SideEdges
 from weft.kernels.backends import kernel
 from weft.kernels.checks import check_csr, check_index, check_shape, check_state, require, trust_csr
 
 __all__ = [
     "METHODS",
+    "FirstEdges",
     "InEdges",
     "Method",
     "Sampled",
@@ -36,13 +37,14 @@ def sample(
     fanout: int,  # negative: all
     method: Method = "neighbour",
     positions: bool = False,
+    first: FirstEdges | None = None,  # None: all in-edges of a row are drawn from
 ) -> Sampled:
     """In-edges of each row: all, or where there are more than `fanout`, a draw of them.
 
     "neighbour" takes `fanout` of them, each subset alike. "weighted" takes `fanout` distinct ones too, an edge of
     weight w with probability min(1, w / interval), each row's interval being such that these add up to `fanout`; an
     edge without a positive weight never. "labor" takes each with probability fanout / degree by a draw that belongs to
-    the source, so that rows choose alike.
+    the source, so that rows choose alike. "last" takes the last `fanout` of each row.
     """
     check_csr(edges.indptr, edges.indices, edges.col_ids.numel())
     check_index("rows", rows, edges.indptr.numel() - 1)
@@ -53,7 +55,13 @@ def sample(
     require(method != "weighted" or edges.weight is not None, "weighted draws need weights")
     if edges.weight is not None:
         check_state("weight", edges.weight, (edges.indices.numel(),), torch.float32)
-    found = kernel(reference.sample, rows)(edges, rows, bounds, keys, fanout, method, positions)
+    if first is not None:
+        check_shape("degrees", first.degrees, rows.shape, torch.int32)
+        check_shape("salts", first.salts, rows.shape, torch.int64)
+        all_of_them = edges.indptr.diff()[rows.long()]
+        inside = bool(((first.degrees >= 0) & (first.degrees <= all_of_them)).all())
+        require(inside, "degrees must be from 0 to the number of each row's in-edges")
+    found = kernel(reference.sample, rows)(edges, rows, bounds, keys, fanout, method, positions, first)
     trust_csr(found.indptr, found.columns, edges.col_ids.numel())
     return found
 

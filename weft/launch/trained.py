@@ -14,6 +14,7 @@ from weft.launch.process import scoped_process_state
 from weft.launch.worker import Learned, Worker, objective_of, open_worker
 from weft.layers import Given, add_embedding, build_model
 from weft.training.decoders import Decoder
+from weft.sample import PartitionBook
 from weft.training.evaluate import pick_masks, predict
 from weft.training.hidden import embed
 from weft.training.modelparts import add_parts
@@ -22,6 +23,7 @@ from weft.training.numbers import TargetScale
 from weft.training.objective import input_rows
 from weft.training.resume import load_best, peek
 from weft.training.runfolder import RunFolder
+from weft.training.timed import MomentRows, sees_of
 
 
 @scoped_process_state()
@@ -66,7 +68,7 @@ def _of_vertices(worker: Worker, x: Tensor, what: str) -> dict[str, Tensor]:
     """What the model says of own vertices, and what is known of them."""
     graph, model, train = worker.graph, worker.model, worker.config.train
     of_labels = train.task == "vertices"  # else decoders judge by the rows that the model gives
-    rows = embed(model, graph, x) if of_labels and what == "embeddings" else predict(model, graph, x)
+    rows = _rows(worker, x, of_labels and what == "embeddings")
     if of_labels and what != "embeddings" and worker.shape.num_targets:
         scale = model.target_scale
         assert isinstance(scale, TargetScale)
@@ -74,6 +76,17 @@ def _of_vertices(worker: Worker, x: Tensor, what: str) -> dict[str, Tensor]:
     split = _split_codes(pick_masks(graph.shard, train.split), graph.shard.num_nodes)
     known = {} if graph.shard.y is None else {"y": graph.shard.y}
     return {"rows": rows, "ids": graph.global_ids, "split": split, **known}
+
+
+def _rows(worker: Worker, x: Tensor, hidden: bool) -> Tensor:
+    """Of own vertices, each at its own time where labels of vertices at times are learned."""
+    graph, model, config = worker.graph, worker.model, worker.config
+    times, sees = graph.shard.time, sees_of(config.train, graph.shard)
+    if times is None or sees != "until":
+        return embed(model, graph, x) if hidden else predict(model, graph, x)
+    book = PartitionBook(graph.shard, graph.comm)
+    at = MomentRows(graph, model, x, book, config.sample, sees, config.seed)
+    return at.embeddings(times) if hidden else at.of_own(times)
 
 
 def _of_edges(worker: Worker, objective: Learned) -> dict[str, Tensor]:

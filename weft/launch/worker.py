@@ -49,6 +49,7 @@ from weft.training.objective import VertexLabels, input_rows
 from weft.training.runfolder import RunFolder
 from weft.training.steps import FullGraph, Steps
 from weft.training.summary import summarise
+from weft.training.timed import MomentRows, refuse_full_graph, sees_of
 from weft.training.trace import Trace, merge_files
 
 EXIT_INTERRUPTED = 143
@@ -123,6 +124,8 @@ def join(
     parts = parts_per_worker(config, run)
     _set_memory(config, parts, folder)
     shard = open_shard(config, run, comm)
+    if sees_of(config.train, shard) == "all":
+        shard = shard.without_times()
     graph_id = describe_graph(shard, comm)
     edges = TaskEdges()
     if shape is None:
@@ -149,7 +152,7 @@ def _edges_of_task(config: RunConfig, run: Path, shard: Shard, comm: Communicato
         files_id = {} if files is None else {"edges of link.val_edges and link.test_edges": files}
         return held_out.without(shard), TaskEdges(held_out, files_id=files_id)
     if config.train.task == "edges":
-        labelled = labelled_edges(config, run)
+        labelled = labelled_edges(config, run, sees_of(config.train, shard) != "all")
         return shard, TaskEdges(labelled=labelled, files_id={"edges of edge.labels": labelled.digest()})
     if not shard.num_outputs:
         raise UserError(f"{shard.graph_name} has no classes to predict: ingest it with --labels")
@@ -237,6 +240,8 @@ def open_worker(
             folder.write_config(config.model_dump(mode="json"))
         comm.barrier("choice of a plan")
     full = config.exchange.plan == "full"
+    if full and training and sees_of(config.train, shard) != "all":
+        raise refuse_full_graph(shard)
     if full and not memory.spills() and config.device == "cpu":
         refuse_if_too_large(load, config.exchange, config.memory, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     sizes = None
@@ -347,15 +352,20 @@ def train(
 def objective_of(worker: Worker, x: Tensor, training: bool = True) -> Learned:
     """What the run learns; without `training`, only how it is evaluated."""
     config, graph, model = worker.config, worker.graph, worker.model
-    if config.train.task == "vertices":
+    sees = sees_of(config.train, graph.shard)
+    if config.train.task == "vertices" and sees == "all":
         return VertexLabels(graph, model, x, config.train, training)
-    book = PartitionBook(graph.shard, graph.comm)
+    book, at = PartitionBook(graph.shard, graph.comm), None
+    if sees != "all":
+        at = MomentRows(graph, model, x, book, config.sample, sees, config.seed)
+    if config.train.task == "vertices":
+        return VertexLabels(graph, model, x, config.train, training, at)
     held_out, labelled, _ = worker.edges
     if labelled is not None:
-        return EdgeLabels(graph, model, x, labelled, book, config.train, training)
+        return EdgeLabels(graph, model, x, labelled, book, config.train, training, at)
     assert held_out is not None
     metric = "roc_auc" if config.train.metric == "auto" else config.train.metric
-    return LinkPrediction(graph, model, x, held_out, book, config.link, config.seed, worker.decoder, metric)
+    return LinkPrediction(graph, model, x, held_out, book, config.link, config.seed, worker.decoder, metric, at)
 
 
 def _steps(worker: Worker, x: Tensor, objective: Learned) -> Steps:
@@ -364,15 +374,16 @@ def _steps(worker: Worker, x: Tensor, objective: Learned) -> Steps:
     if plan == "full":
         return objective.full_graph()
     book = PartitionBook(graph.shard, graph.comm)
+    sees = sees_of(config.train, graph.shard)
     settings = book, config.sample, plan, config.seed, config.train.epochs
     if isinstance(objective, LinkPrediction):
         links = objective.source(config.sample.batch)
-        return objective.steps(make_loader(graph, model, x, links, *settings, objective.left_out), links)
+        return objective.steps(make_loader(graph, model, x, links, *settings, objective.left_out, sees), links)
     if isinstance(objective, EdgeLabels):
         edges = objective.source(config.sample.batch, config.seed)
-        return objective.steps(make_loader(graph, model, x, edges, *settings), edges)
+        return objective.steps(make_loader(graph, model, x, edges, *settings, None, sees), edges)
     vertices = objective.source(book, config.sample.batch, config.seed)
-    return objective.steps(make_loader(graph, model, x, vertices, *settings), vertices)
+    return objective.steps(make_loader(graph, model, x, vertices, *settings, None, sees), vertices)
 
 
 def _pipeline(worker: Worker, steps: Steps) -> EpochRunner:

@@ -57,6 +57,10 @@ class Shard(HasVertexData):
     def num_edge_features(self) -> int:
         return 0 if self.local.features is None else self.local.features.shape[1]
 
+    def without_times(self) -> "Shard":
+        """The same, edges knowing nothing of when they came to be."""
+        return replace(self, local=replace(self.local, time=None), remote=replace(self.remote, time=None))
+
     def to(self, device: torch.device) -> "Shard":
         """The same shard with every tensor on a device."""
         moved: dict[str, Any] = {

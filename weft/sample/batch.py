@@ -7,6 +7,7 @@ from torch import Tensor
 
 from weft.comm import Route
 from weft.graph.csr import CSR
+from weft.sample.moments import Moments
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,20 @@ class Batch:
     boundary: Boundary | None = None
     scale: Tensor | None = None  # float64, of GCN's coefficients, where known
     counted: Tensor | None = None  # bool, which of its first vertices no other worker counts, where asked for
+    times: Tensor | None = None  # float64, of all vertices, where a minibatch has moments
+    seed_times: Tensor | None = None  # float64, of the seeds, likewise
+
+    @property
+    def moments(self) -> Moments:
+        """Vertices and their times."""
+        assert self.times is not None, "this minibatch has no times"
+        return Moments(self.nodes, self.times)
+
+    def places(self, nodes: Tensor, times: Tensor | None) -> Tensor:
+        """Where vertices, or moments, are among the seeds, which ascend; int64."""
+        if self.seed_times is None or times is None:
+            return torch.searchsorted(self.seeds, nodes)
+        return Moments(self.seeds, self.seed_times).find(Moments(nodes, times))
 
     @property
     def num_edges(self) -> int:

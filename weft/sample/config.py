@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from weft.kernels.sampling import Method
+from weft.sample.moments import Sees
 from weft.sample.sampler import Drawing
 from weft.sample.store import AtRest
 
@@ -24,7 +25,8 @@ class SampleConfig(BaseModel):
         None, description="in-neighbours drawn at each hop, first those of the seeds; -1: all (default 15, 10, 5, 5...)"
     )
     method: Method = Field(
-        "neighbour", description="so many of each vertex, alike; by edge weight; or labor: vertices choose alike"
+        "neighbour",
+        description="so many of each vertex, alike; by edge weight; labor: vertices choose alike; or the last in time",
     )
     macrobatch: int | Literal["auto"] = Field(
         "auto", description="minibatches that are drawn and fetched together (macrobatch, split); auto: while it pays"
@@ -37,6 +39,9 @@ class SampleConfig(BaseModel):
     hot_mib: float = Field(0.0, ge=0.0, description="rows of other workers that are kept on each, hottest first")
     features: AtRest = Field(
         "float32", description="input rows at rest and on the wire; integers are rounded once, without bias"
+    )
+    eval_fanout: tuple[int, ...] | None = Field(
+        None, description="in-neighbours drawn in evaluation where edges have times; unless set all, which is exact"
     )
     cache_aggregates: Literal["auto", "always", "never"] = Field(
         "auto",
@@ -63,7 +68,7 @@ class Needs:
     counted: int = 0  # hops from the seeds within which statistics of rows are taken, and a vertex must count once
 
 
-def drawing_for(config: SampleConfig, needs: Needs, seed: int) -> Drawing:
+def drawing_for(config: SampleConfig, needs: Needs, seed: int, sees: Sees = "all") -> Drawing:
     """How the neighbourhoods of a run's minibatches are drawn."""
     fanouts = fanouts_for(config, needs.layers)
-    return Drawing(fanouts, config.method, seed, needs.loops, config.dependent, needs.counted)
+    return Drawing(fanouts, config.method, seed, needs.loops, config.dependent, needs.counted, sees, needs.degrees)

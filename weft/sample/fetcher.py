@@ -68,7 +68,7 @@ class Fetcher:
         self._learned = x.requires_grad
         # A sampler whose workers share minibatches draws for own vertices alone, of which it knows ids and degrees. Of
         # any other's last hop ids are not known: there is nothing to draw from there.
-        self._fetches_scale = needs.degrees and not sampler.shares
+        self._fetches_scale = needs.degrees and not sampler.shares and not sampler.timed
         self._fetches_ids = not sampler.shares and (needs.ids or cached is not None)
         columns: dict[str, Column] = {}
         if not self._learned and (cached is None or cached.reads_own):

@@ -12,6 +12,8 @@ from weft.graph.files import drop_pages
 from weft.kernels.sampling import InEdges, merge_sides
 from weft.partitioning import Shard
 from weft.sample.book import PartitionBook
+from weft.sample.history import History, refuse_weighted_loops
+from weft.sample.moments import Sees
 
 _PIECE = 1 << 20  # rows that are looked through at a time
 
@@ -21,17 +23,23 @@ class Neighbours:
 
     `loops_apart` leaves out edges from a vertex to itself: layers that give every vertex one loop of their own want it
     always, not when it happens to be drawn. `by_weight` leaves out edges of weight 0: no draw takes one, so that they
-    count in no degree.
+    count in no degree. `sees`: what moments see of them; where not all, `history` is what is sampled from.
     """
 
-    def __init__(self, shard: Shard, book: PartitionBook, loops_apart: bool, by_weight: bool = False) -> None:
+    def __init__(
+        self, shard: Shard, book: PartitionBook, loops_apart: bool, by_weight: bool = False, sees: Sees = "all"
+    ) -> None:
         self.loop_weight: Tensor | None = None
+        self.history: History | None
         self._graph_name = shard.graph_name
+        if sees == "all":
+            shard = replace(shard, local=replace(shard.local, time=None), remote=replace(shard.remote, time=None))
         if by_weight:
             shard = replace(shard, local=_with_weight(shard.local, shard), remote=_with_weight(shard.remote, shard))
         local, loop = shard.local, find_loops(shard.local)
         self.has_loops = loop is not None and not loops_apart
         if loop is not None and loops_apart:
+            refuse_weighted_loops(local, shard.graph_name)
             if local.weight is not None:
                 self.loop_weight = torch.ones(local.num_rows, dtype=local.weight.dtype)
                 last = last_loops(loop, row_numbers(local.indptr))
@@ -40,6 +48,11 @@ class Neighbours:
         self.ids = torch.cat([shard.global_ids, shard.halo_ids])  # int64, of own rows and then of halo slots
         self.positions = torch.cat([book.own_positions(), book.halo_positions(shard)])  # int32, as `ids`
         self.csr = _merged(local, shard, self.ids) if shard.num_halo else local
+        self.history = None
+        if sees != "all":
+            self.history = History(self.csr, shard.global_ids, self.ids, sees, shard.graph_name)
+            self.csr, self.edges = self.history.csr, self.history.edges
+            return
         weight = None if self.csr.weight is None else self.csr.weight.float().contiguous()
         self.edges = InEdges(self.csr.indptr, self.csr.indices, weight, shard.global_ids, self.ids)
 

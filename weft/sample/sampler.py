@@ -21,6 +21,7 @@ from weft.sample.batch import Batch, Hop, RemoteSources
 from weft.sample.book import PartitionBook
 from weft.sample.counted import counted_once
 from weft.sample.left_out import LeftOut, Unseen, without
+from weft.sample.moments import Moments, Sees
 from weft.sample.neighbours import Neighbours
 from weft.sample.sampled import SampledEdges
 from weft.sample.source import Source
@@ -36,6 +37,8 @@ class Drawing:
     loops_apart: bool = False
     dependent: int = 1  # this many consecutive steps draw alike
     counted: int = 0  # hops from the seeds within which batches tell on which worker a vertex counts
+    sees: Sees = "all"  # of edges that have times
+    scales: bool = False  # minibatches of moments tell GCN's coefficients
 
 
 class Sampler:
@@ -66,11 +69,11 @@ class Sampler:
         self._left_out = left_out
         self._unseen: list[Unseen] = []  # of the minibatches that are being drawn
         self.book, self.comm, self.drawing = book, comm, drawing
-        self.neighbours = Neighbours(shard, self.book, drawing.loops_apart, drawing.method == "weighted")
+        self.neighbours = Neighbours(shard, self.book, drawing.loops_apart, drawing.method == "weighted", drawing.sees)
         self._table = torch.full((self.book.num_nodes,), -1, dtype=torch.int32)
         facts: dict[str, Tensor | None] = {
             "ids": shard.global_ids.int() if comm.num_workers > 1 else None,  # one worker looks them up
-            "weight_sums": self.neighbours.weight_sums,
+            "weight_sums": None if self.timed else self.neighbours.weight_sums,
             "loop_weight": self._loop_weight(shard, comm, drawing.loops_apart),
         }
         inside = torch.tensor([int(self.neighbours.has_loops)])
@@ -86,6 +89,11 @@ class Sampler:
         return torch.ones(shard.num_nodes, dtype=torch.float32) if mine is None else mine.float()
 
     @property
+    def timed(self) -> bool:
+        """Whether minibatches have moments: vertices at times."""
+        return self.drawing.sees != "all"
+
+    @property
     def symmetric_scale(self) -> Tensor:
         """1 / sqrt of own vertices' degrees, as GCN's coefficients want it, float64 [N]."""
         return self.neighbours.symmetric_scale
@@ -99,6 +107,9 @@ class Sampler:
     ) -> list[Batch]:
         """The same around given seeds, int32 positions of vertices of any worker."""
         batches = [Batch(step, nodes, nodes, [nodes.numel()]) for step, nodes in zip(steps, seeds, strict=True)]
+        return self._drawn_around(batches, epoch, hops)
+
+    def _drawn_around(self, batches: list[Batch], epoch: int, hops: int | None) -> list[Batch]:
         if self.comm.num_workers > 1:
             self._draw_hops(batches, epoch, hops)
         else:  # there is nobody to ask for several at a time
@@ -133,7 +144,9 @@ class Sampler:
     def _count(self, batches: Sequence[Batch], sizes: Sequence[Sequence[int]]) -> None:
         """Marks which vertices of minibatches count here, among those that are rows of layers."""
         nodes = [batch.nodes[: ends[-1]] for batch, ends in zip(batches, sizes, strict=True)]
-        for batch, counted in zip(batches, counted_once(self.book, self.comm, nodes, sizes), strict=True):
+        times = [batch.times[: ends[-1]] for batch, ends in zip(batches, sizes, strict=True) if batch.times is not None]
+        found = counted_once(self.book, self.comm, nodes, sizes, times or None)
+        for batch, counted in zip(batches, found, strict=True):
             batch.counted = counted
 
     def _keys(self, epoch: int, batches: Sequence[Batch], hop: int) -> Tensor:
@@ -159,34 +172,36 @@ class Sampler:
         last = facts.get("intervals"), facts.get("left_out")
         return Hop(csr, *known, self._loops_inside, fanout, remote, drawn.edge_ids, *last)
 
-    def _drawn(self, nodes: Tensor, bounds: Tensor, keys: Tensor, fanout: int) -> SampledEdges:
-        """In-edges of vertices wherever they are; minibatch m's are those from bounds[m] on."""
+    def _drawn(
+        self, nodes: Tensor, bounds: Tensor, keys: Tensor, fanout: int, times: Tensor | None = None
+    ) -> SampledEdges:
+        """In-edges of vertices wherever they are; minibatch m's are those from bounds[m] on. `times`: of moments."""
         if self.comm.num_workers == 1:
-            return self._own(nodes, bounds, keys, fanout)
-        owners = self.book.owners(nodes)
-        batch = torch.repeat_interleave(torch.arange(keys.numel()), bounds.diff())
-        order = torch.argsort(owners, stable=True)
-        counts = torch.bincount(owners * keys.numel() + batch, minlength=self.comm.num_workers * keys.numel())
-        counts = counts.view(self.comm.num_workers, keys.numel())
-        asked = self.comm.all_gather(counts, "control", "frontier sizes")[:, self.comm.worker]  # [W, K]
-        rows_from, rows_to = counts.sum(1), asked.sum(1)
-        wanted = all_to_all_v(self.comm, nodes[order], rows_from.tolist(), rows_to.tolist(), "ids", "frontiers")
-        rows = wanted - self.book.own.start
-        here = self._own(rows, ends_of(asked.flatten().tolist()), keys.repeat(self.comm.num_workers), fanout)
+            return self._own(nodes, bounds, keys, fanout, times)
+        asking = ask_owners(self.book, self.comm, nodes, bounds)
+        rows = asking.send(nodes, "ids", "frontiers") - self.book.own.start
+        their_times = None if times is None else asking.send(times, "ids", "times of frontiers")
+        segments = ends_of(asking.asked.flatten().tolist())
+        here = self._own(rows, segments, keys.repeat(self.comm.num_workers), fanout, their_times)
         here = replace(here, sources=gather(self.neighbours.positions, here.sources))
-        return _in_order(self._send_back(here, rows_to, rows_from), order)
+        return _in_order(self._send_back(here, asking.asked.sum(1), asking.counts.sum(1)), asking.order)
 
-    def _own(self, rows: Tensor, bounds: Tensor, keys: Tensor, fanout: int) -> SampledEdges:
+    def _own(
+        self, rows: Tensor, bounds: Tensor, keys: Tensor, fanout: int, times: Tensor | None = None
+    ) -> SampledEdges:
         """In-edges of own vertices; sources are own rows, and after those the halo's."""
         carried = self.neighbours.csr.edge_data
-        told = bool(carried) or self._tells_edge_ids
-        drawn = sample(self.neighbours.edges, rows, bounds, keys, fanout, self.drawing.method, positions=told)
+        told, history = bool(carried) or self._tells_edge_ids, self.neighbours.history
+        first = None if history is None or times is None else history.first_edges(Moments(rows, times))
+        drawn = sample(self.neighbours.edges, rows, bounds, keys, fanout, self.drawing.method, told, first)
         data = (
             {} if drawn.positions is None else {name: gather(whole, drawn.positions) for name, whole in carried.items()}
         )
         facts = {name: gather(fact, rows) for name, fact in self._facts.items()} | {"degrees": drawn.degrees}
         if drawn.intervals is not None:
             facts["intervals"] = drawn.intervals
+        if history is not None:
+            facts |= history.facts(rows, drawn.degrees, fanout if self.drawing.method == "last" else -1)
         edge_ids = drawn.positions if self._tells_edge_ids else None
         found = SampledEdges(drawn.indptr, drawn.columns, data, facts, edge_ids)
         return without(found, rows, bounds, self._unseen) if self._unseen else found
@@ -211,6 +226,39 @@ class Sampler:
             {name: came[name] for name in drawn.edge_data},
             {name: came[name] for name in drawn.facts},
         )
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Vertices of any workers, which their owners are asked about."""
+
+    comm: Communicator
+    order: Tensor  # int64, in which the vertices go out: worker by worker
+    counts: Tensor  # int64 [W, K], how many of each minibatch go to each worker
+    asked: Tensor  # int64 [W, K], and how many come from it
+
+    def send(self, facts: Tensor, kind: str, what: str) -> Tensor:
+        """Facts of the vertices as they come to the owners."""
+        sizes = self.counts.sum(1).tolist(), self.asked.sum(1).tolist()
+        return all_to_all_v(self.comm, facts[self.order], *sizes, kind, what)
+
+    def answer(self, facts: Tensor, kind: str, what: str) -> Tensor:
+        """What the owners say of them, in the order of the vertices."""
+        sizes = self.asked.sum(1).tolist(), self.counts.sum(1).tolist()
+        came = all_to_all_v(self.comm, facts, *sizes, kind, what)
+        out = torch.empty_like(came)
+        out[self.order] = came
+        return out
+
+
+def ask_owners(book: PartitionBook, comm: Communicator, nodes: Tensor, bounds: Tensor) -> Asking:
+    """`nodes` are positions; minibatch m's are those from bounds[m] on."""
+    owners, num_batches = book.owners(nodes), bounds.numel() - 1
+    batch = torch.repeat_interleave(torch.arange(num_batches), bounds.diff())
+    counts = torch.bincount(owners * num_batches + batch, minlength=comm.num_workers * num_batches)
+    counts = counts.view(comm.num_workers, num_batches)
+    asked = comm.all_gather(counts, "control", "frontier sizes")[:, comm.worker]
+    return Asking(comm, torch.argsort(owners, stable=True), counts, asked)
 
 
 def ends_of(counts: Sequence[int]) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 from weft.comm import Communicator
 from weft.kernels.hash import hash_key, splitmix64
 from weft.sample.book import PartitionBook
+from weft.sample.moments import Moments, join
 from weft.sample.negatives import NonEdges
 
 _ROUNDS = 4
@@ -61,12 +62,29 @@ class Source(Protocol):
         """This worker's seeds of a minibatch: positions in the partition book, each once, int32."""
         ...
 
+    def moments(self, epoch: int, step: int) -> Moments:
+        """The same with their times, of a source that has times: positions, each moment once."""
+        ...
+
 
 class VertexSource:
     """Vertices as seeds: every step has `batch` of those of all workers, each on the worker that owns it."""
 
-    def __init__(self, rows: Tensor, global_ids: Tensor, batch: int, seed: int, comm: Communicator, start: int) -> None:
-        """`rows` are the seeds among this worker's rows, whose positions are those from `start` on."""
+    def __init__(
+        self,
+        rows: Tensor,
+        global_ids: Tensor,
+        batch: int,
+        seed: int,
+        comm: Communicator,
+        start: int,
+        times: Tensor | None = None,
+    ) -> None:
+        """`rows` are the seeds among this worker's rows, whose positions are those from `start` on.
+
+        `times`: of all of this worker's rows, float64 [N], where minibatches have moments.
+        """
+        self._times = times
         self.rows, self.batch, self._seed, self._start = rows, batch, seed, start
         self._epochs: Recent[list[Tensor]] = Recent()
         ids = global_ids[rows]
@@ -81,6 +99,11 @@ class VertexSource:
 
     def seeds(self, epoch: int, step: int) -> Tensor:
         return (self.epoch(epoch)[step] + self._start).int()
+
+    def moments(self, epoch: int, step: int) -> Moments:
+        rows = self.epoch(epoch)[step]
+        assert self._times is not None, "these seeds have no times"
+        return Moments((rows + self._start).int(), self._times[rows])
 
     def epoch(self, epoch: int) -> list[Tensor]:
         """Own rows that are each minibatch's seeds, in its order, int64."""
@@ -101,6 +124,13 @@ class Pairs:
     tails: Tensor
     exist: Tensor  # float32 [P], 1: an edge
     relations: Tensor | None  # int64 [P], of the edge, or of the edge that a pair stands beside
+    times: Tensor | None = None  # float64 [P], likewise
+
+    @property
+    def moments(self) -> tuple[Moments, Moments]:
+        """Heads and tails, each at the time of its pair."""
+        assert self.times is not None, "these pairs have no times"
+        return Moments(self.heads, self.times), Moments(self.tails, self.times)
 
 
 class LinkSource:
@@ -115,18 +145,20 @@ class LinkSource:
         self, heads: Tensor, tails: Tensor, head_ids: Tensor, tail_ids: Tensor, book: PartitionBook,
         absent: NonEdges | Sequence[NonEdges], batch: int, negatives: int, seed: int, comm: Communicator,
         relations: Tensor | None = None, kinds: Tensor | None = None, both_ways: bool = False, pooled: bool = False,
+        times: Tensor | None = None,
     ) -> None:  # fmt: skip
         """`tails` are own vertices, `heads` any; both given as positions (int32) and as global ids.
 
         `kinds`: which of several `absent` other heads of an edge are drawn from. `both_ways`: an edge and its reverse
         are in the same minibatch. `pooled`: other heads are those of the minibatch's other edges, of all workers; then
-        `seeds` is a collective call, on connections (`comm`) that nobody else uses meanwhile.
+        `seeds` is a collective call, on connections (`comm`) that nobody else uses meanwhile. `times`: of
+        edges, float64, where minibatches have moments.
         """
         self._heads, self._tails, self._book, self._negatives, self._seed = heads, tails, book, negatives, seed
         self._absent = [absent] if isinstance(absent, NonEdges) else list(absent)
         self._kinds = torch.zeros(heads.numel(), dtype=torch.int64) if kinds is None else kinds
         self._rows, self._head_ids, self._relations = tails.long() - book.own.start, head_ids, relations
-        self._comm, self._pooled = comm, pooled
+        self._comm, self._pooled, self._times = comm, pooled, times
         self._free = torch.zeros(heads.numel(), dtype=torch.int64)  # how many other heads each edge may have
         for kind, one in enumerate(self._absent):
             mine = self._kinds == kind
@@ -175,10 +207,11 @@ class LinkSource:
             tails.append(self._tails[beside])
         labels = torch.zeros(edges.numel() + beside.numel() * self._negatives)
         labels[: edges.numel()] = 1.0
-        relations = None
-        if self._relations is not None:
-            relations = torch.cat([self._relations[edges], self._relations[beside].repeat(self._negatives)])
-        return Pairs(torch.cat(heads), torch.cat(tails), labels, relations)
+        relations, times = (
+            None if of_edges is None else torch.cat([of_edges[edges], of_edges[beside].repeat(self._negatives)])
+            for of_edges in (self._relations, self._times)
+        )
+        return Pairs(torch.cat(heads), torch.cat(tails), labels, relations, times)
 
     def _other_heads(self, edges: Tensor, key: int) -> Tensor:
         """A vertex for each edge, drawn evenly from those without an edge to its tail, by global id."""
@@ -205,7 +238,8 @@ class LinkSource:
         kept, count = self._drawn[edges], edges.numel()
         others = drawn.heads[count:].view(self._negatives, -1).T
         relations = None if drawn.relations is None else drawn.relations[:count][kept]
-        return Ranked(drawn.heads[:count][kept], drawn.tails[:count][kept], others, relations)
+        times = None if drawn.times is None else drawn.times[:count][kept]
+        return Ranked(drawn.heads[:count][kept], drawn.tails[:count][kept], others, relations, times)
 
     def sent(self) -> dict[str, int]:
         """Bytes by class, since the last call, of connections that it has for itself."""
@@ -223,6 +257,15 @@ class LinkSource:
         return pairs[ends].diff()
 
     def seeds(self, epoch: int, step: int) -> Tensor:
+        drawn = self._drawn_for(epoch, step)
+        both: Tensor = torch.unique(torch.cat([drawn.heads, drawn.tails]))
+        return both
+
+    def moments(self, epoch: int, step: int) -> Moments:
+        return join(self._drawn_for(epoch, step).moments).distinct()
+
+    def _drawn_for(self, epoch: int, step: int) -> Pairs:
+        """The pairs of a minibatch; of pooled ones they are kept until they are asked for."""
         pool = None
         if self._pooled:
             edges = self._edges(epoch, step)
@@ -230,8 +273,7 @@ class LinkSource:
         drawn = self._drawn_pairs(epoch, step, pool)
         if self._pooled:
             self._pools[epoch, step] = drawn
-        both: Tensor = torch.unique(torch.cat([drawn.heads, drawn.tails]))
-        return both
+        return drawn
 
 
 @dataclass(frozen=True)
@@ -242,6 +284,7 @@ class Ranked:
     tails: Tensor  # int32 [P]
     others: Tensor  # int32 [P, K], heads of pairs with the same tail
     relations: Tensor | None  # int64 [P]
+    times: Tensor | None = None  # float64 [P]
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Sharing:
 
 
 @dataclass(frozen=True)
-class _Requests:
+class Requests:
     """Vertices of other workers that a minibatch needs, in the order of workers."""
 
     rows: Tensor  # int32, their rows there
@@ -107,7 +107,7 @@ class SharedSampler(Sampler):
         """Adds a hop: owners are told which of their vertices others read, and add them to their part of the batch."""
         first = len(self.book.own)
         halos = [self._in_halo(part.sources - first) for part in parts]
-        requests = [_Requests(self._halo_rows[slots], self._owned(slots)) for slots in halos]
+        requests = [Requests(self._halo_rows[slots], self._owned(slots)) for slots in halos]
         for batch, part, slots, mine, theirs in zip(
             batches, parts, halos, requests, self._exchange(requests), strict=True
         ):
@@ -118,7 +118,7 @@ class SharedSampler(Sampler):
             place = torch.searchsorted(slots, (part.sources[~here] - first).long())
             columns = torch.empty_like(part.sources)
             columns[here], columns[~here] = numbered[: own.numel()], place.int() + count
-            route = _route(numbered[own.numel() :], theirs, mine.counts, count)
+            route = route_of(numbered[own.numel() :], theirs, mine.counts, count)
             scale = None if self._scale is None else self._scale[slots + first]
             remote = RemoteSources(self.neighbours.ids[slots + first], scale, route)
             csr = CSR(part.indptr, columns, count + slots.numel(), **part.edge_data)
@@ -135,14 +135,18 @@ class SharedSampler(Sampler):
         """How many of these slots of the halo belong to each worker, int64 [W]; `slots` ascend."""
         return torch.searchsorted(slots, self._halo_ends).diff()
 
-    def _exchange(self, requests: Sequence[_Requests]) -> list[list[Tensor]]:
+    def _exchange(self, requests: Sequence[Requests]) -> list[list[Tensor]]:
         """Own rows that each worker needs for each minibatch, int32 [K][W]."""
+        return self._deliver(requests, [mine.rows for mine in requests], "vertices whose rows are wanted")
+
+    def _deliver(self, requests: Sequence[Requests], facts: Sequence[Tensor], what: str) -> list[list[Tensor]]:
+        """Facts of the vertices that are requested, as they come to their owners, [K][W]."""
         counts = torch.stack([mine.counts for mine in requests])
         asked = self.comm.all_gather(counts, "control", "numbers of vertices")[:, :, self.comm.worker]  # [W, K]
-        pieces = [torch.split(mine.rows, mine.counts.tolist()) for mine in requests]
+        pieces = [torch.split(fact, mine.counts.tolist()) for mine, fact in zip(requests, facts, strict=True)]
         sent = torch.cat([of_batch[worker] for worker in range(self.comm.num_workers) for of_batch in pieces])
         sizes = counts.sum(0).tolist(), asked.sum(1).tolist()
-        received = all_to_all_v(self.comm, sent, *sizes, "ids", "vertices whose rows are wanted")
+        received = all_to_all_v(self.comm, sent, *sizes, "ids", what)
         by_worker = torch.split(received, asked.flatten().tolist())
         return [list(by_worker[number :: len(requests)]) for number in range(len(requests))]
 
@@ -156,7 +160,7 @@ class SharedSampler(Sampler):
         for batch, owner, order in zip(batches, owners, orders, strict=True):
             away = order[owner[order] != self.comm.worker]
             counts = torch.bincount(owner[away], minlength=self.comm.num_workers)
-            requests.append(_Requests((batch.nodes[away] - self.book.starts[owner[away]]).int(), counts))
+            requests.append(Requests((batch.nodes[away] - self.book.starts[owner[away]]).int(), counts))
         asked = self._exchange(requests)
         facts = self._facts_of(requests, asked)
         for batch, owner, order, mine, theirs, (ids, scale) in zip(
@@ -176,12 +180,12 @@ class SharedSampler(Sampler):
             columns = torch.empty(here.numel(), dtype=torch.int32)
             columns[here] = numbered[: own.numel()]
             columns[away] = torch.arange(away.numel(), dtype=torch.int32) + batch.sizes[-1]
-            route = _route(numbered[own.numel() :], theirs, mine.counts, batch.sizes[-1])
+            route = route_of(numbered[own.numel() :], theirs, mine.counts, batch.sizes[-1])
             hop = copying_hop(columns, RemoteSources(ids, None, route), batch.sizes[-1])
             batch.boundary, batch.counted = Boundary(hop, all_ids, scales, batch.counted), None
 
     def _facts_of(
-        self, requests: Sequence[_Requests], asked: Sequence[Sequence[Tensor]]
+        self, requests: Sequence[Requests], asked: Sequence[Sequence[Tensor]]
     ) -> list[tuple[Tensor, Tensor | None]]:
         """Global ids and scales of the vertices that this worker requested, by minibatch."""
         counts = torch.stack([mine.counts for mine in requests])
@@ -198,7 +202,7 @@ class SharedSampler(Sampler):
         return by_batch
 
 
-def _route(columns: Tensor, asked: Sequence[Tensor], counts: Tensor, num_in: int) -> Route:
+def route_of(columns: Tensor, asked: Sequence[Tensor], counts: Tensor, num_in: int) -> Route:
     """Of a minibatch: `columns` are own rows that others need, `counts` how many rows come from each worker."""
     ends = ends_of(counts.tolist()).tolist()
     sent = torch.split(columns.long(), [rows.numel() for rows in asked])

@@ -7,6 +7,7 @@ from weft.aggregate import DistributedGraph
 from weft.errors import UserError
 from weft.graph.splits import known
 from weft.sample import MacrobatchLoader, Minibatch, PartitionBook, Store, VertexSource
+from weft.sample.moments import Moments, join
 from weft.sample.store import Column
 from weft.training.decoders import PairMLP
 from weft.training.evaluate import predict
@@ -16,16 +17,21 @@ from weft.training.pairs import FarRows, WholeGraphPairs
 from weft.training.settings import TrainConfig
 from weft.training.steps import MinibatchSteps
 from weft.training.targets import RowLoss, make_targets
+from weft.training.timed import MomentRows
 
 SCORED_VALUES = 1 << 23  # numbers of the rows that are scored at a time
+SCORED_MOMENTS = 1 << 14  # edges whose ends at their times are computed at a time
 
 
 class EdgeSource:
     """Labelled edges as seeds: a step has `batch` of those of all workers, each on the worker that owns its tail."""
 
-    def __init__(self, rows: VertexSource, heads: Tensor, tails: Tensor) -> None:
-        """`rows` deals out edges, by their numbers among this worker's; both ends are positions, int32."""
-        self.steps, self._rows, self._heads, self._tails = rows.steps, rows, heads, tails
+    def __init__(self, rows: VertexSource, heads: Tensor, tails: Tensor, times: Tensor | None = None) -> None:
+        """`rows` deals out edges, by their numbers among this worker's; both ends are positions, int32.
+
+        `times`: of edges, float64, where minibatches have moments.
+        """
+        self.steps, self._rows, self._heads, self._tails, self._times = rows.steps, rows, heads, tails, times
 
     def rows(self, epoch: int, step: int) -> Tensor:
         """Which of this worker's edges a minibatch has, int64."""
@@ -34,6 +40,15 @@ class EdgeSource:
     def ends(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Heads and tails of some of this worker's edges, positions."""
         return self._heads[rows], self._tails[rows]
+
+    def times(self, rows: Tensor) -> Tensor | None:
+        return None if self._times is None else self._times[rows]
+
+    def moments(self, epoch: int, step: int) -> Moments:
+        rows = self.rows(epoch, step)
+        times = self.times(rows)
+        assert times is not None, "these edges have no times"
+        return join([Moments(ends, times) for ends in self.ends(rows)]).distinct()
 
     def seeds(self, epoch: int, step: int) -> Tensor:
         both: Tensor = torch.unique(torch.cat(self.ends(self.rows(epoch, step))))
@@ -52,13 +67,18 @@ class EdgeLabels:
         book: PartitionBook,
         config: TrainConfig,
         training: bool = True,
+        at: MomentRows | None = None,
     ) -> None:
-        """The model has a PairMLP as its `decoder`. Without `training` it can be evaluated alone."""
+        """The model has a PairMLP as its `decoder`. Without `training` it can be evaluated alone.
+
+        `at`: what the model says of the ends of edges at the edges' times; None: of vertices that see all edges.
+        """
         self._graph, self._model, self._x, self._book = graph, model, x, book
         heads, tails = book.positions(labelled.heads), book.positions(labelled.tails)
         own = (tails >= book.own.start) & (tails < book.own.stop)
         self.ids = own.nonzero().squeeze(1)  # of own edges, their numbers in the file
-        self._heads, self._tails = heads[own], tails[own]
+        self._heads, self._tails, self._at = heads[own], tails[own], at
+        self._times = None if at is None or labelled.times is None else labelled.times[own]
         device = graph.comm.device
         self._masks = {split: mask[own].to(device) for split, mask in labelled.masks.items()}
         y = labelled.y[own].to(device)
@@ -92,7 +112,7 @@ class EdgeLabels:
     def source(self, batch: int, seed: int) -> EdgeSource:
         """The training edges as seeds, `batch` a step."""
         rows = VertexSource(self._rows.cpu(), self.ids, batch, seed, self._graph.comm, 0)
-        return EdgeSource(rows, self._heads, self._tails)
+        return EdgeSource(rows, self._heads, self._tails, self._times)
 
     def steps(self, loader: MacrobatchLoader, source: EdgeSource) -> "EdgeSteps":
         """Epochs of a step for each minibatch; the loader's are those of the source."""
@@ -128,6 +148,8 @@ class EdgeLabels:
     def _outputs(self) -> Tensor:
         """Of all of this worker's edges, exact, [P, C]."""
         device = self._graph.comm.device
+        if self._at is not None:
+            return self._outputs_at(self._at)
         rows = predict(self._model, self._graph, self._x).cpu()
         store = Store(self._graph.comm, self._book, {"rows": Column(rows, "hidden_forward")})
         heads = store.fetch([self._heads]).batch(0)
@@ -136,6 +158,18 @@ class EdgeLabels:
         found = []
         for edges in torch.split(torch.arange(len(tails)), step):
             found.append(self._scores(far[edges].to(device), rows[tails[edges]].to(device), edges.to(device)))
+        return torch.cat(found)
+
+    def _outputs_at(self, at: MomentRows) -> Tensor:
+        """The same, each edge's ends as they were before it; so many at a time as all workers have."""
+        assert self._times is not None
+        longest = self._graph.comm.all_reduce(torch.tensor([len(self._tails)]), "control", "labelled edges", op="max")
+        found = []
+        for first in range(0, max(1, int(longest)), SCORED_MOMENTS):
+            edges = torch.arange(len(self._tails))[first : first + SCORED_MOMENTS]
+            ends = [Moments(nodes[edges], self._times[edges]) for nodes in (self._heads, self._tails)]
+            heads, tails = at.of_each(ends)
+            found.append(self._scores(heads, tails, edges))
         return torch.cat(found)
 
     def evaluate(self) -> tuple[dict[str, float], float | None]:
@@ -169,6 +203,7 @@ class EdgeSteps(MinibatchSteps):
         return torch.stack([self._labels.weigh(self._source.rows(epoch, step)) for step in steps])
 
     def share(self, out: Tensor, minibatch: Minibatch, divisor: Tensor) -> Tensor:
-        rows, seeds = self._source.rows(minibatch.epoch, minibatch.step), minibatch.batch.seeds
-        heads, tails = (out[torch.searchsorted(seeds, end)] for end in self._source.ends(rows))
+        rows = self._source.rows(minibatch.epoch, minibatch.step)
+        times = self._source.times(rows)
+        heads, tails = (out[minibatch.batch.places(end, times)] for end in self._source.ends(rows))
         return self._labels.share(heads, tails, rows, divisor)

@@ -6,21 +6,31 @@ from pathlib import Path
 import torch
 
 from weft.errors import UserError, unknown
-from weft.graph.edgelist import number_vertices, read_edges
+from weft.graph.edgelist import EdgeColumns, EdgeList, number_vertices, read_edges
 from weft.graph.ids import IdMap
 from weft.training.held_out import GivenEdges
+from weft.training.labelled import find_time_column
 
 
-def read_given_edges(path: Path, ids: IdMap, num_relations: int, names: tuple[str, ...] | None) -> GivenEdges:
-    """The edges of a file as global ids; `ids` are the vertices' own, `names` the relations'."""
-    edges = read_edges(path)
+def read_given_edges(
+    path: Path, ids: IdMap, num_relations: int, names: tuple[str, ...] | None, timed: bool = False
+) -> GivenEdges:
+    """The edges of a file as global ids; `ids` are the vertices' own, `names` the relations'.
+
+    `timed`: each must have a time.
+    """
+    edges = read_edges(path, EdgeColumns(time=find_time_column(path)) if timed else EdgeColumns())
     heads, tails, _ = number_vertices(edges, ids, path)
     relations = None
     if edges.relation is not None:
         spelled = edges.relation_names or tuple(str(number) for number in range(int(edges.relation.max()) + 1))
         numbers = torch.tensor([find_relation(name, num_relations, names) for name in spelled])
         relations = numbers[torch.from_numpy(edges.relation).long()]
-    return GivenEdges(torch.from_numpy(heads).long(), torch.from_numpy(tails).long(), relations)
+    return GivenEdges(torch.from_numpy(heads).long(), torch.from_numpy(tails).long(), relations, _times(edges))
+
+
+def _times(edges: EdgeList) -> torch.Tensor | None:
+    return None if edges.time is None else torch.from_numpy(edges.time)
 
 
 def find_relation(name: str | int, num_relations: int, names: tuple[str, ...] | None) -> int:
@@ -48,6 +58,7 @@ def digest(given: dict[str, GivenEdges]) -> str:
     found = hashlib.sha256()
     for split in sorted(given):
         edges = given[split]
-        for column in (edges.heads, edges.tails, edges.relations):
+        columns = (edges.heads, edges.tails, edges.relations)
+        for column in columns if edges.times is None else (*columns, edges.times):
             found.update(split.encode() if column is None else column.contiguous().numpy().tobytes())
     return found.hexdigest()

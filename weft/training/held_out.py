@@ -15,6 +15,7 @@ from weft.sample import LinkSource, PartitionBook
 from weft.sample.all_to_all import all_to_all_v
 from weft.sample.negatives import NonEdges, in_edges
 from weft.sample.source import edge_key, pair_key
+from weft.training.by_time import time_borders
 from weft.training.settings import LinkConfig
 
 _HELD_OUT = 0x68656C64  # tells the draw of held-out edges from others
@@ -34,6 +35,7 @@ class Ends:
     relations: Tensor | None = None  # int64 [E]
     columns: Tensor | None = None  # int64 [E], of in-edges of a shard: heads as own rows and then halo slots
     weight: Tensor | None = None
+    times: Tensor | None = None  # float64 [E]
 
     @property
     def count(self) -> int:
@@ -51,12 +53,14 @@ class Ends:
             rows, columns = row_numbers(csr.indptr), csr.indices.long()
             found.append((positions[columns], own[rows], ids[columns], shard.global_ids[rows], columns + first))
         heads, tails, head_ids, tail_ids, columns = (torch.cat(parts) for parts in zip(*found, strict=True))
-        relations = weight = None
+        relations = weight = times = None
         if shard.local.relation is not None and shard.remote.relation is not None:
             relations = torch.cat([shard.local.relation, shard.remote.relation]).long()
         if shard.local.weight is not None and shard.remote.weight is not None:
             weight = torch.cat([shard.local.weight, shard.remote.weight])
-        return Ends(heads, tails, head_ids, tail_ids, relations, columns, weight)
+        if shard.local.time is not None and shard.remote.time is not None:
+            times = torch.cat([shard.local.time, shard.remote.time])
+        return Ends(heads, tails, head_ids, tail_ids, relations, columns, weight, times)
 
     @property
     def loops(self) -> Tensor:
@@ -74,7 +78,8 @@ class Ends:
             return None if column is None else column[which]
 
         ends = self.heads[which], self.tails[which], self.head_ids[which], self.tail_ids[which]
-        return Ends(*ends, some(self.relations), some(self.columns), some(self.weight))
+        carried = some(self.relations), some(self.columns), some(self.weight), some(self.times)
+        return Ends(*ends, *carried)
 
     def links(
         self,
@@ -89,8 +94,9 @@ class Ends:
         pooled: bool = False,
     ) -> LinkSource:
         ends = self.heads, self.tails, self.head_ids, self.tail_ids
-        more = self.relations, kinds, both_ways, pooled
-        return LinkSource(*ends, book, absent, batch, negatives, seed, comm, *more)
+        return LinkSource(
+            *ends, book, absent, batch, negatives, seed, comm, self.relations, kinds, both_ways, pooled, self.times
+        )
 
     def turned(self, book: PartitionBook, comm: Communicator) -> "Ends":
         """The same edges on the workers that own their heads, which are the tails here. A collective call."""
@@ -101,10 +107,12 @@ class Ends:
         none = torch.full_like(self.head_ids, -1)
         facts = [self.tails.long(), self.heads.long(), self.tail_ids, self.head_ids]
         facts.append(none if self.relations is None else self.relations)
+        facts.append(none if self.times is None else self.times.view(torch.int64))  # their bits
         rows = torch.stack(facts, 1)[order]
         came = all_to_all_v(comm, rows, counts.tolist(), asked.tolist(), "topology", "edges by their heads")
-        heads, tails, head_ids, tail_ids, relations = (column.contiguous() for column in came.unbind(1))
-        return Ends(heads.int(), tails.int(), head_ids, tail_ids, None if self.relations is None else relations)
+        heads, tails, head_ids, tail_ids, relations, bits = (column.contiguous() for column in came.unbind(1))
+        turned = Ends(heads.int(), tails.int(), head_ids, tail_ids, None if self.relations is None else relations)
+        return turned if self.times is None else replace(turned, times=bits.view(torch.float64))
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,7 @@ class GivenEdges:
     heads: Tensor  # int64 [E]
     tails: Tensor
     relations: Tensor | None = None
+    times: Tensor | None = None  # float64 [E]
 
     def owned(self, book: PartitionBook, learned: Sequence[int] | None, needs_relations: bool, what: str) -> Ends:
         """Those whose tails are own vertices, of relations that are learned; None: of all."""
@@ -125,7 +134,8 @@ class GivenEdges:
         heads, tails = book.positions(self.heads), book.positions(self.tails)
         mine = (tails >= book.own.start) & (tails < book.own.stop)
         own = None if relations is None else relations[mine]
-        ends = Ends(heads[mine], tails[mine], self.heads[mine], self.tails[mine], own)
+        times = None if self.times is None else self.times[mine]
+        ends = Ends(heads[mine], tails[mine], self.heads[mine], self.tails[mine], own, times=times)
         return ends.pick(_of_relations(ends, learned))
 
 
@@ -133,7 +143,8 @@ class HeldOut:
     """Edges that training does not see: both directions of a pair go together.
 
     They are chosen by a hash of their ends, or given. `absent` are pairs that are no edges of the whole graph,
-    held-out ones being edges too.
+    held-out ones being edges too. Those held out by time stay in the graph (`in_graph`): what is learned is earlier
+    than they are, and sees what is earlier still.
     """
 
     def __init__(
@@ -145,9 +156,10 @@ class HeldOut:
         given: dict[str, GivenEdges] | None = None,
         relations: Sequence[int] | None = None,
         reverses: Sequence[int] = (),
+        by_time: bool = False,
     ) -> None:
         """`given`: the edges of val and test. `relations`: those that are learned, all unless given; `reverses`: those
-        whose edges run the other way beside them, and are held out with them."""
+        whose edges run the other way beside them, and are held out with them. `by_time`: the newest are held out."""
         if given is None and config.val + config.test >= 1.0:
             raise UserError(f"link.val {config.val} and link.test {config.test} leave no edge to train on")
         book = PartitionBook(shard, comm)
@@ -155,8 +167,9 @@ class HeldOut:
         ends = Ends.of(shard, book)
         target, beside = _of_relations(ends, relations), _of_relations(ends, relations, reverses)
         more: list[Ends] = []
+        self.in_graph = by_time and given is None
         if given is None:
-            keep = self._draw(ends, target, beside, config, seed)
+            keep = self._choose(ends, target, beside, config, seed, comm, shard.graph_name)
         else:
             needed = config.decoder == "distmult" or relations is not None
             self.val, self.test = (
@@ -170,8 +183,23 @@ class HeldOut:
         self.keep_local, self.keep_remote = keep[: shard.local.num_edges], keep[shard.local.num_edges :]
         self._count(shard, comm, learned, ends, more, book)
 
-    def _draw(self, ends: Ends, target: Tensor, beside: Tensor, config: LinkConfig, seed: int) -> Tensor:
+    def _choose(
+        self, ends: Ends, target: Tensor, beside: Tensor, config: LinkConfig, seed: int, comm: Communicator, name: str
+    ) -> Tensor:
         """Which edges are kept; `val` and `test` are the others."""
+        if not self.in_graph:
+            return self._draw(ends, target, beside, config, seed)
+        if ends.times is None:
+            raise UserError(f"the edges of {name} have no times to be held out by: leave out link.hold_out=time")
+        free = beside & ~ends.loops
+        times = ends.times[target & free]
+        first, last = time_borders(times, config.val, config.test, comm, f"edges of {name}")
+        val, test = (ends.times > first) & (ends.times <= last) & free, (ends.times > last) & free
+        self.val, self.test = ends.pick(val & target), ends.pick(test & target)
+        return ~(val | test)
+
+    def _draw(self, ends: Ends, target: Tensor, beside: Tensor, config: LinkConfig, seed: int) -> Tensor:
+        """The same, drawn."""
         low = torch.minimum(ends.head_ids, ends.tail_ids)
         high = torch.maximum(ends.head_ids, ends.tail_ids)
         draw = ((splitmix64(edge_key(low, high) ^ (seed ^ _HELD_OUT)) >> 11) & ((1 << 53) - 1)).double() / (1 << 53)
@@ -227,7 +255,9 @@ class HeldOut:
         return (ends.relations[:, None] == torch.tensor(self.relations)).long().argmax(1)
 
     def without(self, shard: Shard) -> Shard:
-        """The shard with the edges that training may see."""
+        """The shard with the edges that training may see; those held out by time are seen by what is later."""
+        if self.in_graph:
+            return shard
         return replace(
             shard,
             local=filter_csr(shard.local, self.keep_local),
@@ -236,6 +266,8 @@ class HeldOut:
 
     def learned(self, ends: Ends) -> tuple[Ends, Ends]:
         """Of the edges of the shard that training sees: those that are learned, and these with their reverses."""
+        if self.in_graph:
+            return ends.pick(self._learned), ends.pick(self._beside)
         kept = torch.cat([self.keep_local, self.keep_remote])
         return ends.pick(self._learned[kept]), ends.pick(self._beside[kept])
 

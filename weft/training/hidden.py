@@ -1,6 +1,7 @@
 """Embeddings: the rows that enter a model's last layer."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -33,6 +34,19 @@ def embed(model: nn.Module, graph: DistributedGraph, x: Tensor) -> Tensor:
             "there are outputs and no embeddings"
         )
     return found[0].float() if found[0].dtype == torch.bfloat16 else found[0]
+
+
+@contextmanager
+def inputs_of_last_layer(model: Stack) -> Iterator[list[Tensor]]:
+    """The rows that enter the last layer, pass by pass, as long as the block lasts."""
+    found: list[Tensor] = []
+    if len(model.layers) < 2:
+        raise UserError("the model has one layer, so that no hidden rows enter its last: there are no embeddings")
+    hook = model.layers[-1].register_forward_pre_hook(lambda layer, given: found.append(given[1].clone()))
+    try:
+        yield found
+    finally:
+        hook.remove()
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:

@@ -26,6 +26,9 @@ from weft.sample import (
     drawing_for,
 )
 from weft.sample.left_out import LeftOut
+from weft.sample.moment_sampler import MomentSampler
+from weft.sample.moment_split import SharedMomentSampler
+from weft.sample.moments import Sees
 from weft.sample.trial import Growth, caching_pays, choose_macrobatch_size
 
 
@@ -40,10 +43,11 @@ def make_loader(
     seed: int,
     last_epoch: int,
     left_out: LeftOut | None = None,
+    sees: Sees = "all",
 ) -> MacrobatchLoader:
     """The minibatches that a run trains its model on. Every worker decides alike.
 
-    `left_out`: edges that minibatches do not see.
+    `left_out`: edges that minibatches do not see; `sees`: what seeds see of edges that have times.
     """
     if not isinstance(model, Stack):
         raise UserError(
@@ -55,9 +59,9 @@ def make_loader(
             f"sample.features={config.features} rounds the numbers of learned columns: leave it out, or ingest without "
             "--learned-columns"
         )
+    cached = cacheable(model, config, x, left_out is not None, sees != "all")
     return open_loader(
-        graph, x, source, book, needs_of(model), cacheable(model, config, x, left_out is not None), config, plan, seed,
-        last_epoch, left_out,
+        graph, x, source, book, needs_of(model), cached, config, plan, seed, last_epoch, left_out, sees,
     )  # fmt: skip
 
 
@@ -73,12 +77,13 @@ def open_loader(
     seed: int,
     last_epoch: int | None,
     left_out: LeftOut | None = None,
+    sees: Sees = "all",
 ) -> MacrobatchLoader:
     """source -> sampler -> fetcher -> loader. `cacheable`: the aggregate of the input that may be cached."""
-    _check(graph, needs.layers, config, plan, x)
+    _check(graph, needs.layers, config, plan, x, sees)
     overlap = config.overlap and graph.comm.num_workers > 1
     comm = graph.comm.sibling() if overlap else graph.comm
-    sampler = _sampler(source, graph, book, comm, needs, config, seed, plan, x.requires_grad, left_out)
+    sampler = _sampler(source, graph, book, comm, needs, config, seed, plan, x.requires_grad, left_out, sees)
     trial = Trial(sampler, book, comm)
     growth = trial.growth()
     cached = None
@@ -108,18 +113,27 @@ def _sampler(
     plan: Plan,
     learned: bool,
     left_out: LeftOut | None,
+    sees: Sees,
 ) -> Sampler:
     """Of this worker's own minibatches, or of those that all workers share; `learned`: input rows train."""
-    drawing = drawing_for(config, needs, seed)
+    drawing = drawing_for(config, needs, seed, sees)
+    whose = source, graph.shard, book, comm, drawing
     if plan != "split" or comm.num_workers == 1:
         if left_out is not None and config.method == "weighted":
             left_out = left_out.with_weight()
-        return Sampler(source, graph.shard, book, comm, drawing, left_out=left_out)
+        return MomentSampler(*whose) if sees != "all" else Sampler(*whose, left_out=left_out)
     sharing = Sharing(config.alone_hops, exchanged=needs.layers - (not learned), scales=needs.degrees)
-    return SharedSampler(source, graph.shard, book, comm, drawing, sharing)
+    return (SharedMomentSampler if sees != "all" else SharedSampler)(*whose, sharing)
 
 
-def _check(graph: DistributedGraph, layers: int, config: SampleConfig, plan: Plan, x: Tensor) -> None:
+def _check(graph: DistributedGraph, layers: int, config: SampleConfig, plan: Plan, x: Tensor, sees: Sees) -> None:
+    if sees == "all" and config.method == "last":
+        raise UserError(
+            f"sample.method=last draws a vertex's newest edges, and this run knows no times of "
+            f"{graph.shard.graph_name}: give edges their times (--time-column), or use sample.method=neighbour"
+        )
+    if sees != "all" and config.alone_hops:
+        raise UserError("sample.alone_hops is for edges without times: leave it out, or set train.times=ignore")
     if x.requires_grad and graph.comm.num_workers > 1 and plan != "split":
         raise UserError(
             f"{graph.shard.graph_name} has no features, and learned rows change with every step, so that they cannot "
@@ -164,7 +178,9 @@ class Cacheable:
     always: bool  # it is cached without counting whether that saves rows
 
 
-def cacheable(model: Stack, config: SampleConfig, x: Tensor, edges_left_out: bool = False) -> Cacheable | None:
+def cacheable(
+    model: Stack, config: SampleConfig, x: Tensor, edges_left_out: bool = False, timed: bool = False
+) -> Cacheable | None:
     """What of the model's input may be cached: what is exact, and not refused by the settings."""
     if config.cache_aggregates == "never":
         return None
@@ -180,6 +196,8 @@ def cacheable(model: Stack, config: SampleConfig, x: Tensor, edges_left_out: boo
         why_not = "learned rows change in every step"
     elif edges_left_out:
         why_not = "link.exclude leaves other edges out in every step"
+    elif timed:
+        why_not = "every seed sees the edges of its own time"
     always = config.cache_aggregates == "always"
     if why_not and always:
         raise UserError(f"aggregates of the input cannot be kept, since {why_not}: set sample.cache_aggregates=never")

@@ -13,6 +13,7 @@ from weft.training.evaluate import pick_masks, predict
 from weft.training.settings import TrainConfig
 from weft.training.steps import FullGraph, VertexSteps
 from weft.training.targets import RowLoss, make_targets
+from weft.training.timed import MomentRows, check_known, own_times
 
 
 class Objective(Protocol):
@@ -33,11 +34,23 @@ class VertexLabels:
     """The labels of vertices: classes or numbers."""
 
     def __init__(
-        self, graph: DistributedGraph, model: nn.Module, x: Tensor, config: TrainConfig, training: bool = True
+        self,
+        graph: DistributedGraph,
+        model: nn.Module,
+        x: Tensor,
+        config: TrainConfig,
+        training: bool = True,
+        at: MomentRows | None = None,
     ) -> None:
-        """Without `training` it can be evaluated alone, and needs no training vertices with a known label."""
+        """Without `training` it can be evaluated alone, and needs no training vertices with a known label.
+
+        `at`: what the model says of vertices at their own times; None: of vertices that see all edges.
+        """
         self._graph, self._model, self._x, self.ids = graph, model, x, graph.global_ids
         y, self._masks = labels_and_masks(graph, config)
+        self._at, self._times = at, None if at is None else own_times(graph.shard)
+        if self._times is not None:
+            check_known(self._times, self._in_splits, graph.shard)
         self._targets = make_targets(y, graph.shard.num_classes, config, graph, model)
         self.metric = self._targets.metric
         self.has_validation = "val" in self._masks
@@ -58,7 +71,7 @@ class VertexLabels:
     def source(self, book: PartitionBook, batch: int, seed: int) -> VertexSource:
         """The training vertices as seeds, `batch` a step."""
         graph = self._graph
-        return VertexSource(self._rows, graph.global_ids, batch, seed, graph.comm, book.own.start)
+        return VertexSource(self._rows, graph.global_ids, batch, seed, graph.comm, book.own.start, self._times)
 
     def full_graph(self) -> FullGraph:
         """Epochs of one step over the whole graph."""
@@ -68,8 +81,19 @@ class VertexLabels:
         """Epochs of a step for each minibatch; the loader's are those of the source."""
         return VertexSteps(self._graph, self._model, loader, source, self._targets.learned, self._loss_of)
 
+    @property
+    def _in_splits(self) -> Tensor:
+        """Own vertices that are in a split, bool [N]."""
+        return torch.stack([*self._masks.values()]).any(0)
+
+    def _predicted(self, which: Tensor | None = None) -> Tensor:
+        """What the model says of own vertices, or of those among them that are asked for."""
+        if self._at is None or self._times is None:
+            return predict(self._model, self._graph, self._x)
+        return self._at.of_own(self._times, which)
+
     def evaluate(self) -> tuple[dict[str, float], float | None]:
-        out = predict(self._model, self._graph, self._x)
+        out = self._predicted(self._in_splits)
         values = self._targets.score(out, self._masks)
         if self._val_loss is None:
             return values, None
@@ -77,7 +101,7 @@ class VertexLabels:
         return values, float(self._graph.comm.all_reduce(loss, "control", "validation loss"))
 
     def outputs(self) -> Tensor:
-        return self._targets.predictions(predict(self._model, self._graph, self._x))
+        return self._targets.predictions(self._predicted())
 
 
 def input_rows(graph: DistributedGraph, model: nn.Module, config: TrainConfig) -> Tensor:

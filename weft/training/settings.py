@@ -34,6 +34,9 @@ class TrainConfig(BaseModel):
         True, description="learn numbers as distances from their training mean, in standard deviations"
     )
     class_weights: Literal["none", "balanced"] = Field("none", description="balanced: rare classes weigh more")
+    times: Literal["heed", "ignore"] = Field(
+        "heed", description="of edges that have them: heed, no seed sees a later edge; ignore, all see all edges"
+    )
     split: int = Field(0, ge=0, description="which split, where a data set has several")
     precision: Literal["float32", "bfloat16", "float64"] = Field("float32", description="of rows and dense work")
     cache_input: bool = Field(True, description="aggregate constant input once, where that is exact")
@@ -48,6 +51,11 @@ class LinkConfig(BaseModel):
 
     val: float = Field(0.05, ge=0.0, lt=1.0, description="share of the edges held out for validation")
     test: float = Field(0.10, ge=0.0, lt=1.0, description="share of the edges held out for testing")
+    hold_out: Literal["auto", "random", "time"] = Field(
+        "auto",
+        description="which edges: drawn, or the newest for testing and those before for validation; auto: by "
+        "time where times are heeded",
+    )
     val_edges: str | None = Field(None, description="file of the edges for validation, in the place of a share")
     test_edges: str | None = Field(None, description="file of the edges for testing, in the place of a share")
     relations: tuple[str | int, ...] | None = Field(
@@ -85,5 +93,12 @@ class EdgeConfig(BaseModel):
     )
     features: tuple[str, ...] = Field((), description="columns of numbers that an edge is judged by, beside its ends")
     split_column: str | None = Field(None, description="column that says train, val or test")
+    time_column: str | None = Field(
+        None,
+        description="column of the edges' times, which heeded times of the graph need; found by its name unless set",
+    )
+    hold_out: Literal["auto", "random", "time"] = Field(
+        "auto", description="where no column says the split: drawn, or the newest for testing; auto as link.hold_out"
+    )
     val: float = Field(0.1, ge=0.0, lt=1.0, description="share for validation, where no column says the split")
     test: float = Field(0.2, ge=0.0, lt=1.0, description="share for testing, where no column says the split")

@@ -143,8 +143,8 @@ class LinkSteps(MinibatchSteps):
         return self._source.sizes(epoch).double()
 
     def share(self, out: Tensor, minibatch: Minibatch, divisor: Tensor) -> Tensor:
-        drawn = self._source.draw(minibatch.epoch, minibatch.step)
-        one, other = (out[torch.searchsorted(minibatch.batch.seeds, nodes)] for nodes in (drawn.heads, drawn.tails))
+        drawn, batch = self._source.draw(minibatch.epoch, minibatch.step), minibatch.batch
+        one, other = (out[batch.places(ends, drawn.times)] for ends in (drawn.heads, drawn.tails))
         return self._loss(one, other, drawn, divisor)
 
     def planned_bytes(self) -> dict[str, int]:

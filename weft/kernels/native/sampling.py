@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from weft.kernels import _native, memory
-from weft.kernels.arguments import METHODS, InEdges, Method, Sampled, SideEdges
+from weft.kernels.arguments import METHODS, FirstEdges, InEdges, Method, Sampled, SideEdges
 from weft.kernels.native.pointers import pointer, threads
 
 MERGED_ROWS = 1 << 20  # at a time
@@ -20,20 +20,22 @@ def sample(
     fanout: int,
     method: Method = "neighbour",
     positions: bool = False,
+    first: FirstEdges | None = None,
 ) -> Sampled:
     indptr_in, indices_in, weight, row_ids, col_ids = edges
     graph = pointer(indptr_in), pointer(indices_in), pointer(weight), pointer(row_ids), pointer(col_ids)
     draw = pointer(rows), pointer(bounds), pointer(keys), keys.numel(), fanout, METHODS.index(method)
+    prefixes = (0, 0) if first is None else (pointer(first.degrees), pointer(first.salts))
     begins = memory.empty((rows.numel(),), torch.int64)
     degrees = memory.empty((rows.numel(),), torch.int32)
     indptr = memory.empty((rows.numel() + 1,), torch.int64)
     intervals = memory.empty((rows.numel(),), torch.float64) if method == "weighted" else None
     counted = pointer(begins), pointer(degrees), pointer(indptr), pointer(intervals)
-    _native.count_sampled(graph, *draw, *counted, threads())
+    _native.count_sampled(graph, *draw, prefixes, *counted, threads())
     count = int(indptr[-1])
     columns = memory.empty((count,), torch.int32)
     where = memory.empty((count,), torch.int64) if positions else None
-    _native.fill_sampled(graph, *draw, *counted, pointer(columns), pointer(where), threads())
+    _native.fill_sampled(graph, *draw, prefixes, *counted, pointer(columns), pointer(where), threads())
     return Sampled(degrees, indptr, columns, where, intervals)
 
 

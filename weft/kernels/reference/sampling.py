@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from weft.kernels.arguments import InEdges, Method, Sampled, SideEdges
+from weft.kernels.arguments import FirstEdges, InEdges, Method, Sampled, SideEdges
 from weft.kernels.hash import MASK64, splitmix64_int
 
 FLOYD_MOST = 64
@@ -90,21 +90,28 @@ def sample(
     fanout: int,
     method: Method = "neighbour",
     positions: bool = False,
+    first: FirstEdges | None = None,
 ) -> Sampled:
     found: list[int] = []
     indptr, intervals = [0], [0.0] * rows.numel()
     starts, limits = edges.indptr.tolist(), bounds.tolist()
+    degrees = edges.indptr.diff()[rows.long()].int() if first is None else first.degrees
     for batch, key in enumerate(keys.tolist()):
-        for row in rows[limits[batch] : limits[batch + 1]].tolist():
-            begin, degree = starts[row], starts[row + 1] - starts[row]
+        for at in range(limits[batch], limits[batch + 1]):
+            row, degree = int(rows[at]), int(degrees[at])
+            begin = starts[row]
             if fanout < 0 or degree <= fanout:
                 taken = list(range(degree))
+            elif method == "last":
+                taken = list(range(degree - fanout, degree))
             elif method == "labor":
                 ids = edges.col_ids[edges.indices[begin : begin + degree].long()].tolist()
                 draws = (_unit(splitmix64_int((key ^ source) & MASK64)) for source in ids)
-                taken = [at for at, value in enumerate(draws) if value <= fanout / degree]
+                taken = [place for place, value in enumerate(draws) if value <= fanout / degree]
             else:
                 row_key = splitmix64_int((key ^ int(edges.row_ids[row])) & MASK64)
+                if first is not None:
+                    row_key = splitmix64_int((row_key ^ int(first.salts[at])) & MASK64)
                 if method == "weighted":
                     assert edges.weight is not None
                     weight = edges.weight[begin : begin + degree].tolist()
@@ -112,10 +119,9 @@ def sample(
                     taken = draw_weighted(row_key, weight, fanout, interval)
                 else:
                     taken = draw(row_key, degree, fanout)
-            found += [begin + at for at in taken]
+            found += [begin + place for place in taken]
             indptr.append(len(found))
     where = torch.tensor(found, dtype=torch.int64)
-    degrees = edges.indptr.diff()[rows.long()].int()
     kept = torch.tensor(intervals, dtype=torch.float64) if method == "weighted" else None
     return Sampled(degrees, torch.tensor(indptr), edges.indices[where], where if positions else None, kept)
 
