@@ -65,6 +65,10 @@ def graph_rows(graph: Description) -> Rows:
         rows.append(("relations", _relations([f"{name} ({count:,})" for name, count in largest])))
     if graph.num_edge_features:
         rows.append(("edge features", str(graph.num_edge_features)))
+    if graph.edge_times is not None:
+        rows.append(("edge times", "{:,.15g} to {:,.15g}".format(*graph.edge_times)))
+    if graph.vertex_times is not None:
+        rows.append(("vertex times", "{:,.15g} to {:,.15g}, of {:,} vertices".format(*graph.vertex_times)))
     if graph.homophily is not None:
         rows.append(("edges inside a class", f"{100 * graph.homophily:.1f} %"))
     for number, split in enumerate(graph.splits):

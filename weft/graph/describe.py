@@ -44,6 +44,8 @@ class Description:
     fingerprint: str
     feature_moments: tuple[float, float, float] | None  # mean, spread, largest size, of some thousand vertices
     preparation: Preparation | None  # of the features, where a file was ingested
+    edge_times: tuple[float, float] | None = None  # the first and the last
+    vertex_times: tuple[float, float, int] | None = None  # likewise, and of how many vertices they are known
 
 
 def describe(graph: Graph) -> Description:
@@ -89,7 +91,19 @@ def describe(graph: Graph) -> Description:
         fingerprint=graph.fingerprint,
         feature_moments=_feature_moments(graph),
         preparation=graph.preparation,
+        edge_times=_span(adjacency.time),
+        vertex_times=_known_span(graph),
     )
+
+
+def _span(times: Tensor | None) -> tuple[float, float] | None:
+    return None if times is None or not times.numel() else (float(times.min()), float(times.max()))
+
+
+def _known_span(graph: Graph) -> tuple[float, float, int] | None:
+    times = None if graph.time is None else graph.time[~graph.time.isnan()]
+    span = _span(times)
+    return None if span is None or times is None else (*span, times.numel())
 
 
 def _feature_moments(graph: Graph) -> tuple[float, float, float] | None:

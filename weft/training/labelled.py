@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.comm import Communicator
 from weft.errors import UserError
 from weft.graph.convert import count_classes, to_labels
-from weft.graph.edgelist import EdgeColumns, number_vertices, read_edges
+from weft.graph.edgelist import DST_NAMES, SRC_NAMES, EdgeColumns, number_vertices, read_edges
 from weft.graph.ids import IdMap
 from weft.graph.nodefile import read_node_file
 from weft.graph.tables import PARQUET, TEXT, kind_of, open_table
@@ -95,7 +95,7 @@ def read_labelled_edges(config: EdgeConfig, ids: IdMap, seed: int, timed: bool =
 
 def find_time_column(path: Path) -> str:
     """The column of a table of edges that says their times, by its name."""
-    table = open_table(path, TIMES)
+    table = open_table(path, (*SRC_NAMES, *DST_NAMES, *TIMES))
     found = table.pick("time", None, TIMES)
     if found is None:
         raise UserError(
