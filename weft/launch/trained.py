@@ -13,8 +13,8 @@ from weft.graph.vertexdata import SPLITS
 from weft.launch.process import scoped_process_state
 from weft.launch.worker import Learned, Worker, objective_of, open_worker
 from weft.layers import Given, add_embedding, build_model
-from weft.training.decoders import Decoder
 from weft.sample import PartitionBook
+from weft.training.decoders import Decoder
 from weft.training.evaluate import pick_masks, predict
 from weft.training.hidden import embed
 from weft.training.modelparts import add_parts
