@@ -63,7 +63,8 @@ def attach(
     any two vertices, old or new, by their ids; what edges carry in the graph (weights, relations, features,
     times), new ones must carry too. The features must be those of the graph's own vertices, column by column. New
     vertices have no label (a label column is left out) and belong to no split; further columns of vertex data are left
-    out. A features file without ids is about the vertices that follow 0..N-1. undirected: each new edge is joined by its reverse.
+    out. A features file without ids is about the vertices that follow 0..N-1. undirected: each new edge is joined by
+    its reverse.
     """
     own = _x(graph)
     columns = EdgeColumns(src_column, dst_column, weight_column, relation_column, tuple(edge_features), time_column)
