@@ -32,9 +32,11 @@ def block_of(src: Tensor, dst: Tensor, num_cols: int, num_rows: int) -> Block:
 def random_block(num_rows: int, num_cols: int, num_edges: int, seed: int = 0) -> Block:
     if num_rows == 0 or num_cols == 0:
         num_edges = 0
-    g = torch.Generator().manual_seed(seed)
-    src = (torch.rand(num_edges, generator=g) ** 2 * num_cols).long()
-    dst = (torch.rand(num_edges, generator=g) ** 2 * num_rows).long()
+    g = torch.Generator("cpu").manual_seed(seed)
+    src, dst = (
+        (torch.rand(num_edges, generator=g, device="cpu") ** 2 * ends).long().to(torch.get_default_device())
+        for ends in (num_cols, num_rows)
+    )
     return block_of(src, dst, num_cols, num_rows)
 
 
@@ -46,7 +48,9 @@ def blocks(draw: st.DrawFn) -> Block:
 
 
 def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    """The same numbers on whichever device new tensors lie."""
+    drawn = torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(seed), dtype=torch.float64, device="cpu")
+    return drawn.to(torch.get_default_device(), dtype)
 
 
 def tolerance(dtype: torch.dtype) -> dict[str, float]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from weft import kernels
 from weft.graph.csr import CSR, row_numbers
+from weft.kernels.arguments import Cut
 
 
 class Structure:
@@ -20,6 +21,16 @@ class Structure:
         self._indptr, self._indices, self._num_cols = csr.indptr, csr.indices, csr.num_cols
         self._transposed: tuple[Tensor, Tensor] | None = None
         self._order: Tensor | None = None
+
+    @cached_property
+    def cut(self) -> Cut | None:
+        """The long rows in pieces, where the backend wants them so."""
+        return kernels.cut_rows(self._indptr)
+
+    @cached_property
+    def transposed_cut(self) -> Cut | None:
+        """The same of the reversed edges."""
+        return kernels.cut_rows(self.transposed[0])
 
     @property
     def transposed(self) -> tuple[Tensor, Tensor]:
@@ -91,6 +102,16 @@ class Block:
     def destinations(self) -> Tensor:
         """Each edge's destination row, int64 [E]."""
         return self.structure.destinations
+
+    @property
+    def cut(self) -> Cut | None:
+        """The long rows in pieces, where the backend wants them so."""
+        return self.structure.cut
+
+    @property
+    def transposed_cut(self) -> Cut | None:
+        """The same of the reversed edges."""
+        return self.structure.transposed_cut
 
     def scaled(self, row_scale: Tensor | None, col_scale: Tensor | None, weight: Tensor | None) -> "Block":
         """The same edges with other coefficients; both blocks share one structure."""

@@ -97,7 +97,7 @@ class Sum:
         csr = block.csr
         kernels.spmm(
             csr.indptr, csr.indices, src[0], csr.weight, block.row_scale, block.col_scale,
-            out=state.total, accumulate=state.started,
+            out=state.total, accumulate=state.started, cut=block.cut,
         )  # fmt: skip
         state.started = True
 
@@ -111,7 +111,10 @@ class Sum:
         self, state: Tensor, block: Block, sides: Sides, dst: Tensors, src: Tensors, into: Tensors
     ) -> None:
         indptr, indices = block.transposed
-        kernels.spmm(indptr, indices, state, block.transposed_weight, block.col_scale, block.row_scale, out=into[0])
+        kernels.spmm(
+            indptr, indices, state, block.transposed_weight, block.col_scale, block.row_scale, out=into[0],
+            cut=block.transposed_cut,
+        )  # fmt: skip
 
     def finish_backward(self, state: Tensor) -> Tensors:
         return (state,)
@@ -129,7 +132,7 @@ class Max:
 
     def absorb(self, state: Tensors, block: Block, sides: Sides, dst: Tensors, src: Tensors) -> None:
         csr = block.csr
-        kernels.max_absorb(csr.indptr, csr.indices, src[0], csr.weight, state[0], state[1])
+        kernels.max_absorb(csr.indptr, csr.indices, src[0], csr.weight, state[0], state[1], block.cut)
 
     def finish(self, state: Tensors, rows: slice = ALL) -> tuple[Tensor, Tensors]:
         kernels.max_finish(state[0].data[rows], state[1].data[rows])
@@ -144,7 +147,9 @@ class Max:
         indptr, indices = block.transposed
         out, grad_share = state
         into[0].zero_()
-        kernels.max_backward(indptr, indices, src[0], block.transposed_weight, out, grad_share, into[0])
+        kernels.max_backward(
+            indptr, indices, src[0], block.transposed_weight, out, grad_share, into[0], block.transposed_cut
+        )
 
     def finish_backward(self, state: Tensors) -> Tensors:
         return ()
@@ -219,7 +224,9 @@ class Softmax:
     def absorb(self, state: Tensors, block: Block, sides: Sides, dst: Tensors, src: Tensors) -> None:
         csr = block.csr
         inputs = self.kind.inputs(dst, src)
-        self.kind.absorb(csr.indptr, csr.indices, *inputs, self.factor, *state, dropout=self._mask(sides))
+        self.kind.absorb(
+            csr.indptr, csr.indices, *inputs, self.factor, *state, dropout=self._mask(sides), cut=block.cut
+        )
 
     def finish(self, state: Tensors, rows: slice = ALL) -> tuple[Tensor, Tensors]:
         m, denominator, out = state
@@ -239,7 +246,7 @@ class Softmax:
         self.kind.backward(
             csr.indptr, csr.indices, *block.transposed, block.transposed_order, *self.kind.inputs(dst, src),
             self.factor, *state.softmax, state.delta, state.out, *self.kind.inputs(state.dst, into),
-            dropout=self._mask(sides),
+            dropout=self._mask(sides), cut=block.cut, cut_t=block.transposed_cut,
         )  # fmt: skip
 
     def finish_backward(self, state: _AttentionGradient) -> Tensors:

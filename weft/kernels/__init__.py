@@ -1,6 +1,6 @@
 """The kernels, as functions of torch tensors, which backends run: see weft/kernels/backends.py."""
 
-from weft.kernels import native
+from weft.kernels import native, triton
 from weft.kernels.attention import (
     attend_finish,
     dot_absorb,
@@ -13,6 +13,7 @@ from weft.kernels.attention import (
 from weft.kernels.backends import Backend, register_backend
 from weft.kernels.build import native_available
 from weft.kernels.csr import build_csr, transpose_csr
+from weft.kernels.cuts import cut_rows
 from weft.kernels.elementwise import (
     bias_elu_dropout,
     bias_relu_dropout_,
@@ -32,6 +33,7 @@ __all__ = [
     "bias_elu_dropout",
     "bias_relu_dropout_",
     "build_csr",
+    "cut_rows",
     "dot_absorb",
     "dot_backward",
     "dropout_rows",
@@ -60,3 +62,4 @@ __all__ = [
 ]
 
 register_backend(native.BACKEND)
+register_backend(triton.BACKEND)

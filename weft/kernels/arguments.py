@@ -15,6 +15,16 @@ def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype == torch.bfloat16 else dtype
 
 
+class Cut(NamedTuple):
+    """The long rows of a CSR, cut into pieces of at most so many edges, which backends sum up apart."""
+
+    edges_per_piece: int
+    piece_row: Tensor  # int32 [P], ascending
+    piece_begin: Tensor  # int64 [P], the first edge of each piece
+    long_rows: Tensor  # int64 [K]
+    first_piece: Tensor  # int64 [K + 1], where the pieces of each long row begin
+
+
 class InEdges(NamedTuple):
     """The in-edges of some rows, with the global ids by which draws are keyed."""
 

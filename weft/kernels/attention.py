@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from weft.kernels import reference
-from weft.kernels.arguments import Dropout, accumulator_dtype
+from weft.kernels.arguments import Cut, Dropout, accumulator_dtype
 from weft.kernels.backends import kernel
 from weft.kernels.checks import check_csr, check_probability, check_rows, check_shape, check_state, require
 
@@ -73,9 +73,10 @@ def gat_absorb(
     l: Tensor,  # [N, H], 0 at the start
     o: Tensor,  # [N, H*D], 0 at the start
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
 ) -> None:
     """Absorb a block of in-edges with logits leaky_relu(dst_term[i] + src_term[j])."""
-    _absorb(_GAT, (indptr, indices), (dst_term, src_term, values), slope, (m, l, o), dropout)
+    _absorb(_GAT, (indptr, indices), (dst_term, src_term, values), slope, (m, l, o), dropout, cut)
 
 
 def gat_backward(
@@ -96,10 +97,12 @@ def gat_backward(
     d_src: Tensor,  # [M, H]
     d_values: Tensor,  # [M, H*D]
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
+    cut_t: Cut | None = None,
 ) -> None:
     """Gradients of a block of in-edges, given the final m and l of all blocks."""
     csr, transposed, inputs = (indptr, indices), (indptr_t, indices_t, order_t), (dst_term, src_term, values)
-    _backward(_GAT, csr, transposed, inputs, slope, (m, l), delta, grad, (d_dst, d_src, d_values), dropout)
+    _backward(_GAT, csr, transposed, inputs, slope, (m, l), delta, grad, (d_dst, d_src, d_values), dropout, (cut, cut_t))
 
 
 def _check_gat(sizes: _Sizes, dst_term: Tensor, src_term: Tensor, values: Tensor) -> None:
@@ -121,9 +124,10 @@ def gatv2_absorb(
     l: Tensor,
     o: Tensor,
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
 ) -> None:
     """Absorb a block of in-edges with logits att . leaky_relu(query[i] + key[j])."""
-    _absorb(_GATV2, (indptr, indices), (query, key, att), slope, (m, l, o), dropout)
+    _absorb(_GATV2, (indptr, indices), (query, key, att), slope, (m, l, o), dropout, cut)
 
 
 def gatv2_backward(
@@ -144,10 +148,12 @@ def gatv2_backward(
     d_key: Tensor,  # [M, H*D]
     d_att: Tensor,  # [H, D]
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
+    cut_t: Cut | None = None,
 ) -> None:
     """Gradients of a block of in-edges, given the final m and l of all blocks."""
     csr, transposed, inputs = (indptr, indices), (indptr_t, indices_t, order_t), (query, key, att)
-    _backward(_GATV2, csr, transposed, inputs, slope, (m, l), delta, grad, (d_query, d_key, d_att), dropout)
+    _backward(_GATV2, csr, transposed, inputs, slope, (m, l), delta, grad, (d_query, d_key, d_att), dropout, (cut, cut_t))
 
 
 def _check_gatv2(sizes: _Sizes, query: Tensor, key: Tensor, att: Tensor) -> None:
@@ -169,9 +175,10 @@ def dot_absorb(
     l: Tensor,
     o: Tensor,  # [N, H*Dv]
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
 ) -> None:
     """Absorb a block of in-edges with logits scale * query[i] . key[j]."""
-    _absorb(_DOT, (indptr, indices), (query, key, values), scale, (m, l, o), dropout)
+    _absorb(_DOT, (indptr, indices), (query, key, values), scale, (m, l, o), dropout, cut)
 
 
 def dot_backward(
@@ -192,10 +199,12 @@ def dot_backward(
     d_key: Tensor,  # [M, H*D]
     d_values: Tensor,  # [M, H*Dv]
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
+    cut_t: Cut | None = None,
 ) -> None:
     """Gradients of a block of in-edges, given the final m and l of all blocks."""
     csr, transposed, inputs = (indptr, indices), (indptr_t, indices_t, order_t), (query, key, values)
-    _backward(_DOT, csr, transposed, inputs, scale, (m, l), delta, grad, (d_query, d_key, d_values), dropout)
+    _backward(_DOT, csr, transposed, inputs, scale, (m, l), delta, grad, (d_query, d_key, d_values), dropout, (cut, cut_t))
 
 
 def _check_dot(sizes: _Sizes, query: Tensor, key: Tensor, values: Tensor) -> None:
@@ -214,7 +223,15 @@ _DOT = _Kind(reference.dot_absorb, reference.dot_backward, 2, ("d_query", "d_key
 # ---- what the three have in common -------------------------------------------------------------------------
 
 
-def _absorb(kind: _Kind, csr: _Csr, inputs: _Inputs, number: float, state: _Inputs, dropout: Dropout | None) -> None:
+def _absorb(
+    kind: _Kind,
+    csr: _Csr,
+    inputs: _Inputs,
+    number: float,
+    state: _Inputs,
+    dropout: Dropout | None,
+    cut: Cut | None,
+) -> None:
     values, (m, l, o) = inputs[kind.values], state
     sizes = _check_block(csr, values, m, l)
     kind.check(sizes, *inputs)
@@ -222,7 +239,7 @@ def _absorb(kind: _Kind, csr: _Csr, inputs: _Inputs, number: float, state: _Inpu
     first, second, third = inputs
     kernel(kind.absorb, values)(
         *csr, first.contiguous(), second.contiguous(), third.contiguous(), number, m, l, o,
-        _checked_dropout(dropout, sizes),
+        _checked_dropout(dropout, sizes), cut,
     )  # fmt: skip
 
 
@@ -237,6 +254,7 @@ def _backward(
     grad: Tensor,
     gradients: _Inputs,
     dropout: Dropout | None,
+    cuts: tuple[Cut | None, Cut | None],  # of the block and of its transpose
 ) -> None:
     values, (m, l) = inputs[kind.values], softmax
     sizes = _check_block(csr, values, m, l)
@@ -249,7 +267,7 @@ def _backward(
     first, second, third = inputs
     kernel(kind.backward, values)(
         *csr, *transposed, first.contiguous(), second.contiguous(), third.contiguous(), number, m, l,
-        delta.contiguous(), grad.contiguous(), *gradients, _checked_dropout(dropout, sizes),
+        delta.contiguous(), grad.contiguous(), *gradients, _checked_dropout(dropout, sizes), *cuts,
     )  # fmt: skip
 
 

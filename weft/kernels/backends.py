@@ -4,7 +4,7 @@ The reference function of a kernel (weft/kernels/reference) is its specification
 and returns. A backend has kernels of the same names and signatures for some types of device. The functions of
 weft.kernels check their arguments, look the kernel up and call it:
 
-    kernel(reference.spmm, x)(indptr, indices, x, weight, row_scale, col_scale, out, accumulate)
+    kernel(reference.spmm, x)(indptr, indices, x, weight, row_scale, col_scale, out, accumulate, cut)
 
 The backend that was registered last comes first, the reference, which runs on every device, last. A backend that serves
 a device but lacks a kernel is passed over with one warning that names both.
@@ -42,6 +42,7 @@ class Backend:
     devices: frozenset[str] | None  # types of torch.device ("cpu", "cuda"); None: every one
     kernels: Mapping[str, Kernel]  # by the names of the reference functions
     dtypes: frozenset[torch.dtype] | None = None  # None: all that weft.kernels accepts
+    edges_per_piece: int | None = None  # rows with more edges come with a `Cut`; None: no row does
     by_rows: bool = False  # calls on slices of rows are cheap and give the bits of one call on all rows
     problem: str | None = None  # why it cannot run on this machine: it is passed over, with this as the warning
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from weft.kernels import reference
-from weft.kernels.arguments import accumulator_dtype
+from weft.kernels.arguments import Cut, accumulator_dtype
 from weft.kernels.backends import kernel
 from weft.kernels.checks import (
     check_csr,
@@ -25,11 +25,12 @@ def spmm(
     col_scale: Tensor | None = None,  # [M]
     out: Tensor | None = None,  # [N, D]
     accumulate: bool = False,
+    cut: Cut | None = None,
 ) -> Tensor:
     """out[i] (+)= row_scale[i] * sum over in-edges k of weight[k] * col_scale[j] * x[j], j = indices[k].
 
     bf16 rows are summed in float32 and `out` may then be float32. Weights and scales are float32 (float64 for
-    float64 rows). With accumulate, rows without edges are not touched.
+    float64 rows). With accumulate, rows without edges are not touched. `cut`, here and below, is what `cut_rows` says.
     """
     check_rows("x", x)
     check_csr(indptr, indices, x.shape[0])
@@ -47,7 +48,7 @@ def spmm(
     require(out is not None or not accumulate, "accumulate needs `out`, the sums so far")
     if out is not None:
         check_state("out", out, (num_rows, width), scalar if out.dtype == scalar else x.dtype)
-    return kernel(reference.spmm, x)(indptr, indices, x.contiguous(), weight, row_scale, col_scale, out, accumulate)
+    return kernel(reference.spmm, x)(indptr, indices, x.contiguous(), weight, row_scale, col_scale, out, accumulate, cut)
 
 
 def max_absorb(
@@ -57,6 +58,7 @@ def max_absorb(
     weight: Tensor | None,  # [E]
     out: Tensor,  # [N, D], -inf at the start; float32 for bf16 rows
     count: Tensor,  # int32 [N, D], 0 at the start
+    cut: Cut | None = None,
 ) -> None:
     """Fold a block of in-edges into a running maximum and the number of edges that attain it."""
     check_rows("x", x)
@@ -68,7 +70,7 @@ def max_absorb(
     if weight is not None:
         check_shape("weight", weight, (indices.numel(),), scalar)
         weight = weight.contiguous()
-    kernel(reference.max_absorb, x)(indptr, indices, x.contiguous(), weight, out, count)
+    kernel(reference.max_absorb, x)(indptr, indices, x.contiguous(), weight, out, count, cut)
 
 
 def max_finish(out: Tensor, count: Tensor) -> None:
@@ -86,6 +88,7 @@ def max_backward(
     out: Tensor,  # [N, D]
     grad_share: Tensor,  # [N, D] = grad / count: tied edges share evenly, wherever they live
     dx: Tensor,  # [M, D], added into; float32 for bf16 rows
+    cut_t: Cut | None = None,
 ) -> None:
     """dx[j] += weight * grad_share[i] for every edge j -> i that attains the maximum."""
     check_rows("x", x)
@@ -103,7 +106,7 @@ def max_backward(
         check_shape("weight_t", weight_t, (indices_t.numel(),), scalar)
         weight_t = weight_t.contiguous()
     run = kernel(reference.max_backward, x)
-    run(indptr_t, indices_t, x.contiguous(), weight_t, out.contiguous(), grad_share.contiguous(), dx)
+    run(indptr_t, indices_t, x.contiguous(), weight_t, out.contiguous(), grad_share.contiguous(), dx, cut_t)
 
 
 def gather(x: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:

@@ -8,7 +8,7 @@ values (dot). Each name below that begins with an underscore builds one tuple th
 from torch import Tensor
 
 from weft.kernels import _native
-from weft.kernels.arguments import Dropout
+from weft.kernels.arguments import Cut, Dropout
 from weft.kernels.native.pointers import UINT64, code, pointer, threads
 
 
@@ -28,6 +28,7 @@ def gat_absorb(
     l: Tensor,
     o: Tensor,
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
 ) -> None:
     inputs, state = _gat(dst_term, src_term, values, slope, m), (pointer(m), pointer(l), pointer(o))
     _native.gat_absorb(_csr(indptr, indices), inputs, state, _drop(dropout), threads())
@@ -51,6 +52,8 @@ def gat_backward(
     d_src: Tensor,
     d_values: Tensor,
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
+    cut_t: Cut | None = None,
 ) -> None:
     per_row = m.new_empty(m.shape[0], 4 * m.shape[1])  # m, 1/l, delta, dst term: one cache line
     d_logits = m.new_empty(indices.numel(), m.shape[1])  # forward order
@@ -72,6 +75,7 @@ def gatv2_absorb(
     l: Tensor,
     o: Tensor,
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
 ) -> None:
     inputs, state = _gatv2(query, key, att, slope), (pointer(m), pointer(l), pointer(o))
     _native.gatv2_absorb(_csr(indptr, indices), inputs, state, _drop(dropout), threads())
@@ -95,6 +99,8 @@ def gatv2_backward(
     d_key: Tensor,
     d_att: Tensor,
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
+    cut_t: Cut | None = None,
 ) -> None:
     scratch = m.new_empty(indices.numel(), 2 * m.shape[1])  # share, d_logit; forward order
     _native.gatv2_backward(
@@ -115,6 +121,7 @@ def dot_absorb(
     l: Tensor,
     o: Tensor,
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
 ) -> None:
     inputs, state = _dot(query, key, values, scale, m), (pointer(m), pointer(l), pointer(o))
     _native.dot_absorb(_csr(indptr, indices), inputs, state, _drop(dropout), threads())
@@ -138,6 +145,8 @@ def dot_backward(
     d_key: Tensor,
     d_values: Tensor,
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
+    cut_t: Cut | None = None,
 ) -> None:
     per_row = m.new_empty(m.shape[0], 3 * m.shape[1])  # m, 1/l, delta side by side
     d_logits = m.new_empty(indices.numel(), m.shape[1])  # forward order

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from weft.kernels import _native, memory, reference
+from weft.kernels.arguments import Cut
 from weft.kernels.native.pointers import code, pointer, threads
 
 
@@ -16,6 +17,7 @@ def spmm(
     col_scale: Tensor | None = None,
     out: Tensor | None = None,
     accumulate: bool = False,
+    cut: Cut | None = None,
 ) -> Tensor:
     num_rows, width = indptr.numel() - 1, x.shape[1]
     if out is None:
@@ -27,7 +29,15 @@ def spmm(
     return out
 
 
-def max_absorb(indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor | None, out: Tensor, count: Tensor) -> None:
+def max_absorb(
+    indptr: Tensor,
+    indices: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    out: Tensor,
+    count: Tensor,
+    cut: Cut | None = None,
+) -> None:
     _native.max_absorb(
         pointer(indptr), pointer(indices), out.shape[0], indices.numel(), pointer(x), code(x), x.shape[1],
         pointer(weight), pointer(out), pointer(count), threads(),
@@ -46,6 +56,7 @@ def max_backward(
     out: Tensor,
     grad_share: Tensor,
     dx: Tensor,
+    cut_t: Cut | None = None,
 ) -> None:
     _native.max_backward(
         pointer(indptr_t), pointer(indices_t), x.shape[0], indices_t.numel(), pointer(x), code(x), x.shape[1],

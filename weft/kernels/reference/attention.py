@@ -8,7 +8,7 @@ Blocks of in-edges may come in any order; dropout zeroes normalised coefficients
 import torch
 from torch import Tensor
 
-from weft.kernels.arguments import Dropout
+from weft.kernels.arguments import Cut, Dropout
 from weft.kernels.reference.csr import rows_of
 from weft.kernels.reference.masks import keep_edges
 
@@ -52,6 +52,7 @@ def gat_absorb(
     l: Tensor,  # [N, H], 0 at the start
     o: Tensor,  # [N, H*D], 0 at the start
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
 ) -> None:
     rows, cols = rows_of(indptr), indices.long()
     logits = _gat_logits(rows, cols, dst_term, src_term, slope)
@@ -82,6 +83,8 @@ def gat_backward(
     d_src: Tensor,  # [M, H]
     d_values: Tensor,  # [M, H*D]
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
+    cut_t: Cut | None = None,
 ) -> None:
     rows, cols = rows_of(indptr), indices.long()
     raw = dst_term[rows] + src_term[cols]
@@ -107,6 +110,7 @@ def gatv2_absorb(
     l: Tensor,
     o: Tensor,
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
 ) -> None:
     rows, cols = rows_of(indptr), indices.long()
     sources = key.to(o.dtype).view(key.shape[0], *att.shape)[cols]
@@ -133,6 +137,8 @@ def gatv2_backward(
     d_key: Tensor,  # [M, H*D]
     d_att: Tensor,  # [H, D]
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
+    cut_t: Cut | None = None,
 ) -> None:
     rows, cols = rows_of(indptr), indices.long()
     sources = key.to(d_att.dtype).view(key.shape[0], *att.shape)[cols]
@@ -162,6 +168,7 @@ def dot_absorb(
     l: Tensor,
     o: Tensor,  # [N, H*Dv]
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
 ) -> None:
     rows, cols = rows_of(indptr), indices.long()
     logits = scale * (_split(query.to(o.dtype), m)[rows] * _split(key.to(o.dtype), m)[cols]).sum(-1)
@@ -187,6 +194,8 @@ def dot_backward(
     d_key: Tensor,  # [M, H*D]
     d_values: Tensor,  # [M, H*Dv]
     dropout: Dropout | None = None,
+    cut: Cut | None = None,
+    cut_t: Cut | None = None,
 ) -> None:
     rows, cols = rows_of(indptr), indices.long()
     q, k = _split(query.to(m.dtype), m)[rows], _split(key.to(m.dtype), m)[cols]

@@ -6,7 +6,7 @@ These write the E x D messages that other backends avoid: they are meant to be r
 import torch
 from torch import Tensor
 
-from weft.kernels.arguments import accumulator_dtype
+from weft.kernels.arguments import Cut, accumulator_dtype
 from weft.kernels.reference.csr import rows_of
 
 
@@ -19,6 +19,7 @@ def spmm(
     col_scale: Tensor | None = None,  # [M]
     out: Tensor | None = None,  # [N, D]
     accumulate: bool = False,
+    cut: Cut | None = None,
 ) -> Tensor:
     columns = indices.long()
     messages = x[columns].to(accumulator_dtype(x.dtype))
@@ -36,7 +37,15 @@ def spmm(
     return out.copy_(total)
 
 
-def max_absorb(indptr: Tensor, indices: Tensor, x: Tensor, weight: Tensor | None, out: Tensor, count: Tensor) -> None:
+def max_absorb(
+    indptr: Tensor,
+    indices: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    out: Tensor,
+    count: Tensor,
+    cut: Cut | None = None,
+) -> None:
     rows = rows_of(indptr)
     messages = x[indices.long()].to(out.dtype)
     if weight is not None:
@@ -60,6 +69,7 @@ def max_backward(
     out: Tensor,  # [N, D]
     grad_share: Tensor,  # [N, D] = grad / count
     dx: Tensor,  # [M, D]
+    cut_t: Cut | None = None,
 ) -> None:
     sources, targets = rows_of(indptr_t), indices_t.long()
     messages = x[sources].to(out.dtype)
