@@ -102,7 +102,9 @@ def gat_backward(
 ) -> None:
     """Gradients of a block of in-edges, given the final m and l of all blocks."""
     csr, transposed, inputs = (indptr, indices), (indptr_t, indices_t, order_t), (dst_term, src_term, values)
-    _backward(_GAT, csr, transposed, inputs, slope, (m, l), delta, grad, (d_dst, d_src, d_values), dropout, (cut, cut_t))
+    _backward(
+        _GAT, csr, transposed, inputs, slope, (m, l), delta, grad, (d_dst, d_src, d_values), dropout, (cut, cut_t)
+    )
 
 
 def _check_gat(sizes: _Sizes, dst_term: Tensor, src_term: Tensor, values: Tensor) -> None:
@@ -153,7 +155,9 @@ def gatv2_backward(
 ) -> None:
     """Gradients of a block of in-edges, given the final m and l of all blocks."""
     csr, transposed, inputs = (indptr, indices), (indptr_t, indices_t, order_t), (query, key, att)
-    _backward(_GATV2, csr, transposed, inputs, slope, (m, l), delta, grad, (d_query, d_key, d_att), dropout, (cut, cut_t))
+    _backward(
+        _GATV2, csr, transposed, inputs, slope, (m, l), delta, grad, (d_query, d_key, d_att), dropout, (cut, cut_t)
+    )
 
 
 def _check_gatv2(sizes: _Sizes, query: Tensor, key: Tensor, att: Tensor) -> None:
@@ -204,7 +208,9 @@ def dot_backward(
 ) -> None:
     """Gradients of a block of in-edges, given the final m and l of all blocks."""
     csr, transposed, inputs = (indptr, indices), (indptr_t, indices_t, order_t), (query, key, values)
-    _backward(_DOT, csr, transposed, inputs, scale, (m, l), delta, grad, (d_query, d_key, d_values), dropout, (cut, cut_t))
+    _backward(
+        _DOT, csr, transposed, inputs, scale, (m, l), delta, grad, (d_query, d_key, d_values), dropout, (cut, cut_t)
+    )
 
 
 def _check_dot(sizes: _Sizes, query: Tensor, key: Tensor, values: Tensor) -> None:

@@ -48,7 +48,9 @@ def spmm(
     require(out is not None or not accumulate, "accumulate needs `out`, the sums so far")
     if out is not None:
         check_state("out", out, (num_rows, width), scalar if out.dtype == scalar else x.dtype)
-    return kernel(reference.spmm, x)(indptr, indices, x.contiguous(), weight, row_scale, col_scale, out, accumulate, cut)
+    return kernel(reference.spmm, x)(
+        indptr, indices, x.contiguous(), weight, row_scale, col_scale, out, accumulate, cut
+    )
 
 
 def max_absorb(

@@ -28,7 +28,10 @@ def backend() -> Iterator[str]:
     if INTERPRETED:
         _hasten()
     torch.set_num_threads(1)
-    with registered(replace(BACKEND, name=name, devices=frozenset({DEVICE}), edges_per_piece=PIECE)), only(name, "reference"):
+    with (
+        registered(replace(BACKEND, name=name, devices=frozenset({DEVICE}), edges_per_piece=PIECE)),
+        only(name, "reference"),
+    ):
         yield name
 
 

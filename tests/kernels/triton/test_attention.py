@@ -33,7 +33,9 @@ def test_against_the_reference(run, graph, dtype, heads, width, p, cut):
 @pytest.mark.parametrize("run", RUNS)
 def test_logits_of_a_thousand_stay_finite_and_right(run):
     ours, theirs = both(
-        lambda side, block: run(side, block, 1, 4, torch.float64, 0.0, scale=1000.0), lambda: random_block(3, 3, 14), True
+        lambda side, block: run(side, block, 1, 4, torch.float64, 0.0, scale=1000.0),
+        lambda: random_block(3, 3, 14),
+        True,
     )
     assert all(bool(torch.isfinite(one).all()) for one in ours[1:])
     close(ours[2:], theirs[2:], rtol=1e-8, atol=1e-8)

@@ -59,8 +59,16 @@ def test_nan_is_not_hidden_by_relu():
 @pytest.mark.parametrize(("rows", "heads", "width"), [(0, 2, 3), (7, 1, 1), (40, 3, 17), (3, 2, 150)])
 def test_head_dots(dtype, rows, heads, width):
     scalar = scalar_of(dtype)
-    z, att, grad = randn(rows, heads * width, dtype=dtype), randn(heads, width, dtype=scalar), randn(rows, heads, dtype=scalar)
-    b, d_z, d_att = randn(*z.shape, dtype=dtype, seed=1), randn(*z.shape, dtype=scalar, seed=3), randn(*att.shape, dtype=scalar)
+    z, att, grad = (
+        randn(rows, heads * width, dtype=dtype),
+        randn(heads, width, dtype=scalar),
+        randn(rows, heads, dtype=scalar),
+    )
+    b, d_z, d_att = (
+        randn(*z.shape, dtype=dtype, seed=1),
+        randn(*z.shape, dtype=scalar, seed=3),
+        randn(*att.shape, dtype=scalar),
+    )
 
     def run(side, device):
         z_, att_, grad_, b_, d_z_, d_att_ = (t.to(device, copy=True) for t in (z, att, grad, b, d_z, d_att))
@@ -72,4 +80,6 @@ def test_head_dots(dtype, rows, heads, width):
     *ours, rowwise = run(kernels, DEVICE)
     *theirs, expected = run(reference, "cpu")
     close(ours, theirs, **({"rtol": 1e-3, "atol": 1e-3} if scalar == torch.float32 else tolerance(scalar)))
-    torch.testing.assert_close(rowwise.cpu(), expected, **({"rtol": 5e-2, "atol": 5e-2} if dtype != scalar else tolerance(dtype)))
+    torch.testing.assert_close(
+        rowwise.cpu(), expected, **({"rtol": 5e-2, "atol": 5e-2} if dtype != scalar else tolerance(dtype))
+    )

@@ -8,7 +8,13 @@ from tests.kernels.triton.sides import DEVICE, both, close
 from weft import kernels
 from weft.kernels.cuts import cut_into
 
-GRAPHS = {"small": (6, 5, 32), "no edges": (3, 3, 0), "one hub": (1, 4, 23), "empty rows": (9, 3, 8), "no rows": (0, 3, 0)}
+GRAPHS = {
+    "small": (6, 5, 32),
+    "no edges": (3, 3, 0),
+    "one hub": (1, 4, 23),
+    "empty rows": (9, 3, 8),
+    "no rows": (0, 3, 0),
+}
 
 
 def scalar_of(dtype: torch.dtype) -> torch.dtype:

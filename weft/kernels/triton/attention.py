@@ -39,9 +39,12 @@ class _Inputs(NamedTuple):
         """Of a head's query and key; 1 where a single term stands for them."""
         return self.src.shape[1] // self.heads
 
-    def constants(self) -> dict[str, object]:
+    def constants(self) -> dict[str, Any]:
         tile = tile_for(max(self.columns, self.value_columns))
-        blocks = {"BLOCK_D": triton.next_power_of_2(self.columns), "BLOCK_V": triton.next_power_of_2(self.value_columns)}
+        blocks = {
+            "BLOCK_D": triton.next_power_of_2(self.columns),
+            "BLOCK_V": triton.next_power_of_2(self.value_columns),
+        }
         return {"HEADS": self.heads, "BLOCK_E": tile.edges, "num_warps": tile.warps, **blocks}
 
 
@@ -204,7 +207,7 @@ def _absorb(
         inputs.value_columns, **constants, KEEP_SCALE=keep_scale, FACTOR=inputs.factor, KIND=inputs.kind,
         SUM=sum_type(m.dtype),
     )  # fmt: skip
-    if pieces.count:
+    if pieces.number:
         launch(
             device.merge, (pieces.num_long * inputs.heads,), *partial, pieces.long_rows, pieces.first, m, l, o,
             inputs.value_columns, HEADS=inputs.heads, BLOCK_V=constants["BLOCK_V"],
@@ -261,6 +264,6 @@ def _destinations(
         d_att += shares.sum(0).view(d_att.shape)
 
 
-def _without_values(inputs: _Inputs) -> dict[str, object]:
+def _without_values(inputs: _Inputs) -> dict[str, Any]:
     tile = tile_for(inputs.columns)
     return {"HEADS": inputs.heads, "BLOCK_E": tile.edges, "BLOCK_D": tile.columns, "num_warps": tile.warps}

@@ -3,6 +3,7 @@
 The kinds differ in their logits: leaky_relu(dst + src) of two terms (GAT), att . leaky_relu(dst + src) of two rows
 (GATV2, whose sources are its values too), and scale * dst . src (DOT).
 """
+# ruff: noqa: E741  (m, l, o are the names of the online softmax everywhere)
 
 import triton
 import triton.language as tl
@@ -54,7 +55,7 @@ def absorb(
     SUM: tl.constexpr,
 ):  # fmt: skip
     item, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    row, begin, end, is_piece, is_whole = item_of(item, indptr, piece_row, piece_begin, num_pieces, piece_edges)
+    row, begin, end, is_piece, _ = item_of(item, indptr, piece_row, piece_begin, num_pieces, piece_edges)
     columns = tl.arange(0, BLOCK_V)
     inside = columns < value_width
     place = row * HEADS + head
@@ -138,7 +139,7 @@ def sources(
     """Gradients of a source's term or key, and of its values; of each of its edges' logits, before leaky_relu (GAT),
     before the scale (DOT), as they are (GATV2)."""
     item, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    row, begin, end, is_piece, is_whole = item_of(item, indptr_t, piece_row, piece_begin, num_pieces, piece_edges)
+    row, begin, end, is_piece, _ = item_of(item, indptr_t, piece_row, piece_begin, num_pieces, piece_edges)
     z = head_row(values, row, head, value_width, HEADS, BLOCK_V, SUM)
     own = head_row(src, row, head, width, HEADS, BLOCK_D, SUM)
     vector = own
@@ -217,7 +218,7 @@ def destinations(
     to_att = tl.zeros([BLOCK_D], dtype=SUM)
     for turn in range(0, tl.cdiv(num_items - program, num_programs)):
         item = program + turn * num_programs
-        row, begin, end, is_piece, is_whole = item_of(item, indptr, piece_row, piece_begin, num_pieces, piece_edges)
+        row, begin, end, is_piece, _ = item_of(item, indptr, piece_row, piece_begin, num_pieces, piece_edges)
         own = head_row(dst, row, head, width, HEADS, BLOCK_D, SUM)
         total = tl.zeros([BLOCK_D], dtype=SUM)
         for first in range(begin, end, BLOCK_E):

@@ -17,14 +17,14 @@ MOST_EDGES = 32  # of a tile
 MOST_COLUMNS = 256  # of a tile where columns may be split over programs
 
 
-def launch(kernel: Any, programs: tuple[int, ...], *args: object, num_warps: int = 4, **constants: object) -> None:
+def launch(kernel: Any, programs: tuple[int, ...], *args: object, num_warps: int = 4, **constants: Any) -> None:
     """Runs so many programs of a kernel; no program, no launch. EXACT: a product and a sum are not fused into one."""
     if 0 not in programs:
         run(kernel, programs, args, num_warps, constants)
 
 
 def run(
-    kernel: Any, programs: tuple[int, ...], args: tuple[object, ...], num_warps: int, constants: dict[str, object]
+    kernel: Any, programs: tuple[int, ...], args: tuple[object, ...], num_warps: int, constants: dict[str, Any]
 ) -> None:
     kernel[programs](*args, num_warps=num_warps, enable_fp_fusion=not constants.pop("EXACT", False), **constants)
 
@@ -59,7 +59,7 @@ class Pieces(NamedTuple):
 
     row: Tensor | None
     begin: Tensor | None
-    count: int
+    number: int
     edges: int
     long_rows: Tensor | None
     first: Tensor | None
@@ -67,15 +67,15 @@ class Pieces(NamedTuple):
 
     def kernel_args(self) -> tuple[object, ...]:
         """What `item_of` reads."""
-        return self.row, self.begin, self.count, self.edges
+        return self.row, self.begin, self.number, self.edges
 
     def items(self, num_rows: int) -> int:
         """Pieces, then rows: the programs (of each head or block of columns) of a launch."""
-        return self.count + num_rows
+        return self.number + num_rows
 
     def partial(self, width: int, like: Tensor, dtype: torch.dtype) -> Tensor | None:
         """Room for what each piece sums up."""
-        return like.new_empty((self.count, width), dtype=dtype) if self.count else None
+        return like.new_empty((self.number, width), dtype=dtype) if self.number else None
 
 
 def pieces_of(cut: Cut | None) -> Pieces:

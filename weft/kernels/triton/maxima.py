@@ -64,7 +64,7 @@ def _absorb(
     item = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
     inside = columns < width
-    row, begin, end, is_piece, is_whole = item_of(item, indptr, piece_row, piece_begin, num_pieces, piece_edges)
+    row, begin, end, is_piece, _ = item_of(item, indptr, piece_row, piece_begin, num_pieces, piece_edges)
     known = columns < tl.where(is_piece, 0, width)
     places = row * width + columns
     largest = tl.load(out + places, mask=known, other=float("-inf"))
@@ -119,7 +119,7 @@ def _backward(
     item = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
     inside = columns < width
-    row, begin, end, is_piece, is_whole = item_of(item, indptr_t, piece_row, piece_begin, num_pieces, piece_edges)
+    row, begin, end, is_piece, _ = item_of(item, indptr_t, piece_row, piece_begin, num_pieces, piece_edges)
     own = tl.load(x + row * width + columns, mask=inside, other=0.0).to(SUM)
     total = tl.zeros([BLOCK_D], dtype=SUM)
     for first in range(begin, end, BLOCK_E):

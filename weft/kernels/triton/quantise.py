@@ -47,15 +47,16 @@ def unpack(
 ) -> Tensor:
     width = into.shape[1]
     block = min(MOST_COLUMNS, triton.next_power_of_2(width))
-    launch(
-        _unpack, (bits.numel(),), message, bits, offsets, into, index, width, EXACT=True, ADD=add, BLOCK=block
-    )
+    launch(_unpack, (bits.numel(),), message, bits, offsets, into, index, width, EXACT=True, ADD=add, BLOCK=block)
     return into
 
 
 @triton.jit
 def _column_of(byte, place, bits, width):
-    """The column whose integer is the place-th of a byte of a packed row: tiles of eight words, of eight bytes, rest."""
+    """The column whose integer is the place-th of a byte of a packed row.
+
+    First come tiles of eight words, then of eight bytes, then the rest.
+    """
     a_byte = 8 // bits  # columns
     in_words = width // (32 * a_byte) * 32  # bytes of whole tiles of eight words
     in_bytes = in_words + (width - in_words * a_byte) // (8 * a_byte) * 8
@@ -99,7 +100,8 @@ def _pack(
     if index is not None:
         source = tl.load(index + row)
     values = x + source * width
-    lo, hi, bad = float("inf"), float("-inf"), 0
+    lo, hi = tl.full([], float("inf"), tl.float32), tl.full([], float("-inf"), tl.float32)
+    bad = tl.zeros([], tl.int32)
     for first in range(0, width, BLOCK):
         columns = first + tl.arange(0, BLOCK)
         inside = columns < width
