@@ -68,7 +68,9 @@ class RunConfig(BaseModel):
     workers: int = Field(1, ge=1, description="processes")
     threads: int | None = Field(None, ge=1, description="threads per worker; the machine's cores shared out unless set")
     seed: int = Field(0, ge=0, description="of weights, dropout and partition")
-    device: Literal["cpu", "cuda"] = Field("cpu", description="where rows live")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "cpu", description="where rows live; auto takes a GPU where there is one"
+    )
     deadline_seconds: float = Field(300.0, gt=0, description="longest wait for another worker")
     model: ModelConfig = Field(default_factory=ModelConfig)
     optim: OptimConfig = Field(default_factory=OptimConfig)
@@ -102,15 +104,23 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
     return config
 
 
+def device_of(config: RunConfig) -> str:
+    """The device that a worker asks for: with auto the CPU, where the run needs it or may come to."""
+    if config.device != "auto":
+        return config.device
+    on_host = config.exchange.plan != "full" or config.train.task != "vertices" or config.executor.pipelines
+    return "cpu" if on_host or config.strategy == "auto" else "auto"
+
+
 def check_task(config: RunConfig) -> None:
-    if config.exchange.plan != "full" and config.device != "cpu":
+    if config.exchange.plan != "full" and config.device == "cuda":
         raise UserError(
             f"plan {config.exchange.plan} samples and trains in host memory: use --set device=cpu, or the full graph "
             f"with device {config.device}"
         )
     if config.train.task == "vertices":
         return
-    if config.device != "cpu":
+    if config.device == "cuda":
         raise UserError(f"train.task={config.train.task} works in host memory: use --set device=cpu")
     if config.exchange.plan == "split":
         raise UserError(
@@ -163,7 +173,7 @@ def check_executor(config: RunConfig) -> None:
             f"executor {executor.name} sends rows when an interval has made them, as they are: leave out "
             f"exchange.schedule and exchange.codec"
         )
-    if config.device != "cpu" or config.train.precision == "bfloat16":
+    if config.device == "cuda" or config.train.precision == "bfloat16":
         raise UserError(f"executor {executor.name} works in host memory, in float32 or float64: use device cpu")
     read_prices(executor.prices)
     if executor.name in ("lambda", "ray") and executor.workers == 0:

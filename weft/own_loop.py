@@ -25,7 +25,7 @@ def init_workers(
     >>> comm.num_workers, total.item()
     (1, 1.0)
 
-    device: "cpu", or "cuda": each worker of a host takes the GPU of its local number.
+    device: "cpu"; "cuda", each worker of a host takes the GPU of its local number; "auto", a GPU where there is one.
     deadline_seconds: bounds every wait for other workers, this one included; who is missing then is named.
     backend: auto, gloo, nccl or mpi; auto takes nccl where every worker of this host has a GPU of its own, else gloo.
 

@@ -44,7 +44,7 @@ def test_settings_show_the_values_that_they_allow(weft, monkeypatch, width):
     shown = joined(out)
     device, plan = (" | ".join(get_args(kind)) for kind in (RunConfig.model_fields["device"].annotation, Plan))
     for allowed in (
-        f"where rows live {device}; default cpu",
+        f"where rows live; auto takes a GPU where there is one {device}; default cpu",
         " | ".join(PRESETS) + "; default full",
         f"full | {plan}; default full",
         "learning rate number, above 0; default 0.01",

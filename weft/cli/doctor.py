@@ -3,12 +3,11 @@
 import importlib.util
 import shutil
 import time
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.distributed as dist
 
+from weft.cli.gpu import Finding, gpu_findings
 from weft.disk.space import size
 from weft.errors import EXTRAS
 from weft.kernels import build
@@ -23,13 +22,6 @@ GIVES = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
-    name: str
-    state: Literal["ok", "note", "missing"]
-    text: str
-
-
 def examine() -> list[Finding]:
     machine = describe_machine()
     memory = size(machine["memory_bytes"])
@@ -41,7 +33,7 @@ def examine() -> list[Finding]:
         *_channels(),
         _bandwidth(),
         _huge_pages(machine["huge_pages"]),
-        _gpu(),
+        *gpu_findings(),
     ]
     findings += [_extra(module, what) for module, what in GIVES.items()]
     tools = shutil.which("ip") is not None
@@ -66,7 +58,8 @@ def _kernel_backends() -> list[Finding]:
             where = ", ".join(sorted(backend.devices))
         lacks, has = backend.lacks(), len(backend.kernels)
         if backend.problem is not None:
-            findings.append(Finding(name, "missing", f"{where}: {backend.problem}"))
+            here = "cuda" not in where or torch.cuda.is_available()
+            findings.append(Finding(name, "missing" if here else "note", f"{where}: {backend.problem}"))
         elif lacks:
             text = f"{where}: {has} of {has + len(lacks)} kernels, lacks {', '.join(lacks)}"
             findings.append(Finding(name, "note", text))
@@ -96,12 +89,6 @@ def _huge_pages(state: str) -> Finding:
     if "never" in state:
         return Finding("huge pages", "note", "off in this kernel: large tensors cost more page faults")
     return Finding("huge pages", "ok", state)
-
-
-def _gpu() -> Finding:
-    if torch.cuda.is_available():
-        return Finding("gpu", "ok", torch.cuda.get_device_name(0))
-    return Finding("gpu", "note", "none: weft runs on the CPU")
 
 
 def _extra(module: str, what: str) -> Finding:

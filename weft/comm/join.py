@@ -22,10 +22,10 @@ def open_communicator(
     """Joins the run that the environment describes (weft's launcher or torchrun); alone where there is none.
 
     The deadline bounds every wait of the run, including this one. `backend` is auto, gloo, nccl or mpi; auto takes
-    nccl where every worker of this host has a GPU of its own, gloo otherwise.
+    nccl where every worker of this host has a GPU of its own, gloo otherwise. Device auto is a GPU where there is one.
     """
     num_workers = int(os.environ.get("WORLD_SIZE", "1"))
-    device = _own_device(torch.device(device))
+    device = _own_device(torch.device(_present() if device == "auto" else device))
     if num_workers == 1 and backend in ("auto", "gloo", "nccl"):
         return Communicator.alone(device, deadline_seconds)
     backend = _choose_backend(backend, device)
@@ -60,6 +60,10 @@ def open_communicator(
     return Communicator(worker, num_workers, device, deadline_seconds, backend, reports)
 
 
+def _present() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def _own_device(device: torch.device) -> torch.device:
     """This worker's GPU where 'cuda' without a number was asked for."""
     if device.type != "cuda":
@@ -78,8 +82,8 @@ def _choose_backend(backend: str, device: torch.device) -> str:
         "nccl": dist.is_nccl_available(),
         "mpi": dist.is_mpi_available(),
     }
+    local_workers = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
     if backend == "auto":
-        local_workers = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
         own_gpu = device.type == "cuda" and local_workers <= torch.cuda.device_count()
         return "nccl" if own_gpu and available["nccl"] else "gloo"
     if backend not in available:
@@ -88,4 +92,9 @@ def _choose_backend(backend: str, device: torch.device) -> str:
         raise UserError(f"this build of torch has no '{backend}' backend: use 'auto' or install one that has")
     if backend == "nccl" and device.type != "cuda":
         raise UserError("backend 'nccl' moves GPU tensors only: use device 'cuda', or backend 'gloo'")
+    if backend == "nccl" and local_workers > torch.cuda.device_count():
+        raise UserError(
+            f"backend 'nccl' wants a GPU for each worker, but {local_workers} workers of this host have "
+            f"{torch.cuda.device_count()}: start fewer workers, or use backend 'gloo', through which they share GPUs"
+        )
     return backend

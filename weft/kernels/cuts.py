@@ -8,7 +8,7 @@ from weft.kernels.backends import backend_for
 
 
 def cut_rows(indptr: Tensor) -> Cut | None:  # int64 [N + 1]
-    """How the backend of this device wants rows cut; None: not at all. Keep what it returns: it waits for the device."""
+    """How the backend of this device wants rows cut; None: not at all. It waits for the device: call it once."""
     edges = backend_for(indptr).edges_per_piece
     return None if edges is None else cut_into(indptr, edges)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import closing, nullcontext
@@ -17,7 +18,7 @@ from weft.aggregate import DistributedGraph, find_reach, order_by, order_for_ove
 from weft.aggregate.reducers import Traits
 from weft.cli.show import print_rows, print_warning, run_rows
 from weft.comm import Communicator, gather_texts, open_communicator
-from weft.config import RunConfig, make_config
+from weft.config import RunConfig, device_of, make_config
 from weft.errors import UserError, optional
 from weft.estimate.auto import WORTH_RESTRICTING, restricts, spills
 from weft.estimate.choice import estimate_plans, plans_as_json, with_choice
@@ -115,7 +116,8 @@ def join(
     config = config or make_config(RunFolder.open(run).config())
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    comm = open_communicator(config.deadline_seconds, device=config.device)
+    comm = open_communicator(config.deadline_seconds, device=device_of(config))
+    _announce(config, comm)
     folder = RunFolder.open(run)
     if comm.num_workers != config.workers:
         raise UserError(f"{comm.num_workers} workers were started, but the config says workers: {config.workers}")
@@ -184,6 +186,12 @@ def _check_layers(config: RunConfig, model: nn.Module) -> None:
         check_exchange(config.exchange, Traits(unroundable=traits_of(layer).unroundable))
 
 
+def _announce(config: RunConfig, comm: Communicator) -> None:
+    """Says which device a run took by itself."""
+    if config.device == "auto" and comm.device.type == "cuda" and comm.worker == 0:
+        print(f"device auto: this run uses {torch.cuda.get_device_name(comm.device)}", file=sys.stderr, flush=True)
+
+
 def refuse_different(config: RunConfig, comm: Communicator) -> None:
     """Refuses workers whose settings differ: on several hosts each worker reads them from a file of its own."""
     here = config.model_dump(mode="json", exclude={"run", "data", "threads", "device", "executor"})
@@ -242,7 +250,7 @@ def open_worker(
     full = config.exchange.plan == "full"
     if full and training and sees_of(config.train, shard) != "all":
         raise refuse_full_graph(shard)
-    if full and not memory.spills() and config.device == "cpu":
+    if full and not memory.spills() and comm.device.type == "cpu":
         refuse_if_too_large(load, config.exchange, config.memory, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     sizes = None
     by_vertices = config.train.task == "vertices"

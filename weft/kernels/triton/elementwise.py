@@ -57,7 +57,8 @@ def _backward(
 ) -> None:
     launch(
         _backward_kernel, _tiles(grad), grad, out, row_ids, into, *grad.shape, as_signed(key), int(p * 2**32),
-        KEEP=1 - p, KEEP_SCALE=1.0 / (1.0 - p), ACTIVATION=activation, BLOCK_R=ROWS, BLOCK_D=COLUMNS, SUM=sum_type(grad.dtype),
+        KEEP=1 - p, KEEP_SCALE=1.0 / (1.0 - p), ACTIVATION=activation, BLOCK_R=ROWS, BLOCK_D=COLUMNS,
+        SUM=sum_type(grad.dtype),
     )  # fmt: skip
 
 
