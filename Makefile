@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 # Tests start thousands of processes: without bytecode files each of them would compile all of weft again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-fast chaos lint bench-setup clean
+.PHONY: setup demo test test-fast test-gpu chaos lint bench-setup clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cmake/* src/* src/kernels/*)
@@ -29,6 +29,10 @@ test: lint
 # Linters, and all tests that need no other process: one that starts a Python process is skipped when it does.
 test-fast: lint
 	$(PYTEST) --fast
+
+# The kernels' tests and the oracles on this machine's GPU; where there is none it says so, and fails.
+test-gpu: setup
+	$(BIN)/python -m tests.on_gpu
 
 # Faults in full: kills play so many rounds and the other suites a tenth (in `make test` a few); tables say what fired.
 CHAOS_ROUNDS ?= 500

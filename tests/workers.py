@@ -17,6 +17,7 @@
 - An exception on any worker is raised in the test as `WorkerFailed` with that worker's traceback (`.kind` is the
   exception's class name, `.message` its text), and the group is ended: the next call starts a fresh one. A call that
   takes longer than `timeout_seconds` is killed and raised as `WorkerFailed` too.
+- With WEFT_TEST_DEVICE=cuda workers have GPUs: `comm.device` says which, and what they return comes back in memory.
 - `fresh=True` uses processes of its own and ends them afterwards: for tests that break things.
 """
 
@@ -32,6 +33,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+DEVICE = os.environ.get("WEFT_TEST_DEVICE", "cpu")  # cuda: workers share the GPUs that there are
 START_SECONDS = 120.0  # importing torch in several processes at once on a busy machine
 
 
@@ -157,9 +159,18 @@ def end_groups() -> None:
         _groups.popitem()[1].end()
 
 
+def _on_host(answer: Any) -> Any:
+    """The same with tensors of a GPU in memory: the process that asked may have another device, or none."""
+    if isinstance(answer, dict):
+        return {key: _on_host(value) for key, value in answer.items()}
+    if type(answer) in (list, tuple):
+        return type(answer)(_on_host(value) for value in answer)
+    return answer.cpu() if getattr(answer, "is_cuda", False) else answer
+
+
 def _answer(pipe: Connection, ok: bool, answer: Any) -> None:
     # Plain pickle, not Connection.send: torch would pass tensors as handles to memory that dies with its process.
-    pipe.send_bytes(pickle.dumps((ok, answer)))
+    pipe.send_bytes(pickle.dumps((ok, _on_host(answer))))
 
 
 def _serve(
@@ -198,7 +209,7 @@ def _serve(
         store = torch.distributed.TCPStore(
             "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
         )
-    comm = open_communicator(deadline_seconds=deadline_seconds)
+    comm = open_communicator(deadline_seconds, "gloo", DEVICE)
     _answer(pipe, True, None)
     while True:
         try:

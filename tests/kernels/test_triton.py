@@ -121,3 +121,10 @@ def test_cuts_are_made_once_and_only_where_a_backend_wants_them() -> None:
         block = Block(CSR(drawn.indptr, drawn.indices, 9))
         assert block.cut is not None and block.cut is block.scaled(None, None, None).cut
         assert block.cut.edges_per_piece == 7 and block.transposed_cut is block.structure.transposed_cut
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_tests_on_a_gpu_say_where_there_is_none() -> None:
+    run = subprocess.run([sys.executable, "-m", "tests.on_gpu"], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 2 and not run.stdout
+    assert run.stderr == f"no GPU here that torch {torch.__version__} can use: nothing was tested\n"

@@ -132,11 +132,11 @@ def worker(
     schedule: Schedule = MATERIALISED,
 ) -> Any:
     """Each layer's output and gradients for the rows that this worker owns; parameter gradients summed over workers."""
-    graph = DistributedGraph(shards[comm.worker], comm, format_named(codec), schedule)
+    graph = DistributedGraph(shards[comm.worker].to(comm.device), comm, format_named(codec), schedule)
     results = {}
     for name in names:
-        module = build(name, dtype)
-        x, probe = inputs(graph.shard.num_global_nodes, name, dtype)
+        module = build(name, dtype).to(comm.device)
+        x, probe = (rows.to(comm.device) for rows in inputs(graph.shard.num_global_nodes, name, dtype))
         rows = x[graph.global_ids].requires_grad_()
         graph.noise.begin(1)
         out = module(graph.view, rows)

@@ -82,11 +82,11 @@ def stack_step(
     shard = shards[comm.worker]
     if ordered:
         shard = order_for_overlap(shard, comm)
-    graph = DistributedGraph(shard, comm, format_named(codec), schedule)
+    graph = DistributedGraph(shard.to(comm.device), comm, format_named(codec), schedule)
     torch.manual_seed(0)
-    module = build_model(ModelConfig(**model), 6, 4).to(dtype)
-    rows = torch.randn(shard.num_global_nodes, 6, generator=torch.Generator().manual_seed(1)).to(dtype)
-    probe = torch.randn(shard.num_global_nodes, 4, generator=torch.Generator().manual_seed(2)).to(dtype)
+    module = build_model(ModelConfig(**model), 6, 4).to(comm.device, dtype)
+    rows = torch.randn(shard.num_global_nodes, 6, generator=torch.Generator().manual_seed(1)).to(comm.device, dtype)
+    probe = torch.randn(shard.num_global_nodes, 4, generator=torch.Generator().manual_seed(2)).to(comm.device, dtype)
     x = rows[graph.global_ids].requires_grad_(not constant)
     if constant:
         graph.hold_constant(x)

@@ -52,14 +52,14 @@ def step(
     if low_memory:
         reach = find_reach(shard, comm, wanted[shard.global_ids], LAYERS)
         shard, sizes = order_by(shard, comm, reach.depth), reach.sizes
-    graph = DistributedGraph(shard, comm, schedule=schedule)
+    graph = DistributedGraph(shard.to(comm.device), comm, schedule=schedule)
     if sizes is not None:
         graph.restrict(sizes)
     results = {}
     for name in names:
-        model = a_model(name, low_memory)
-        assert shard.x is not None
-        x = shard.x.double()
+        model = a_model(name, low_memory).to(comm.device)
+        assert graph.shard.x is not None
+        x = graph.shard.x.double()
         graph.hold_constant(x)
         with graph.training_pass(2) as view:
             out = model(view, x)

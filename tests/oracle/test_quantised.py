@@ -36,9 +36,9 @@ def shards_of(num_workers: int) -> list[Shard]:
 
 def traffic(comm: Communicator, shards: list[Shard], codec: str, schedule: Schedule, epochs: int) -> Any:
     """Bytes of the last of some epochs of a GAT, and the bits of the rows that this worker sent."""
-    graph = DistributedGraph(shards[comm.worker], comm, format_named(codec, cycle=2), schedule)
+    graph = DistributedGraph(shards[comm.worker].to(comm.device), comm, format_named(codec, cycle=2), schedule)
     torch.manual_seed(0)
-    module = build_model(ModelConfig(name="gat", layers=2, hidden=8, heads=4, dropout=0.0), 6, 5)
+    module = build_model(ModelConfig(name="gat", layers=2, hidden=8, heads=4, dropout=0.0), 6, 5).to(comm.device)
     x = graph.shard.x
     for epoch in range(1, epochs + 1):
         before = dict(comm.sent)
@@ -101,9 +101,9 @@ def test_every_schedule_sees_the_same_rounded_rows(codec, name):
 
 def averaged(comm: Communicator, shards: list[Shard], codec: str, epochs: int, delta: bool = False) -> Any:
     """The mean over epochs of an aggregate and of its gradient, and the raw ones."""
-    graph = DistributedGraph(shards[comm.worker], comm, format_named(codec, delta=delta))
-    rows = torch.randn(60, 12, generator=torch.Generator().manual_seed(1))[graph.global_ids]
-    probe = torch.randn(60, 12, generator=torch.Generator().manual_seed(2))[graph.global_ids]
+    graph = DistributedGraph(shards[comm.worker].to(comm.device), comm, format_named(codec, delta=delta))
+    rows = torch.randn(60, 12, generator=torch.Generator().manual_seed(1)).to(comm.device)[graph.global_ids]
+    probe = torch.randn(60, 12, generator=torch.Generator().manual_seed(2)).to(comm.device)[graph.global_ids]
     outs, grads = [], []
     for epoch in range(1, epochs + 1):
         x = rows.clone().requires_grad_()
@@ -138,10 +138,10 @@ def test_differences_to_the_last_rows_lose_less_and_less():
 
 
 def bits_at_both_ends(comm: Communicator, shards: list[Shard], schedule: Schedule, epochs: int) -> Any:
-    graph = DistributedGraph(shards[comm.worker], comm, format_named("adaptive", cycle=1), schedule)
+    graph = DistributedGraph(shards[comm.worker].to(comm.device), comm, format_named("adaptive", cycle=1), schedule)
     torch.manual_seed(0)
-    module = build_model(ModelConfig(name="sage", layers=3, hidden=16), 6, 5)
-    rows = torch.randn(graph.shard.num_global_nodes, 6, generator=torch.Generator().manual_seed(1))
+    module = build_model(ModelConfig(name="sage", layers=3, hidden=16), 6, 5).to(comm.device)
+    rows = torch.randn(graph.shard.num_global_nodes, 6, generator=torch.Generator().manual_seed(1)).to(comm.device)
     for epoch in range(1, epochs + 1):
         graph.noise.begin(epoch)
         module(graph.view, rows[graph.global_ids]).sum().backward()
@@ -192,12 +192,12 @@ def test_bits_on_drawn_graphs(num_workers):
 def bits_in_pieces(comm: Communicator, shards: list[Shard], rounds: int) -> Any:
     """Of the first aggregation's rows on their way out, by peer: the bits, and into how many messages they go."""
     schedule = replace(PIECES, target_rounds=rounds)
-    graph = DistributedGraph(shards[comm.worker], comm, format_named("adaptive", cycle=1), schedule)
+    graph = DistributedGraph(shards[comm.worker].to(comm.device), comm, format_named("adaptive", cycle=1), schedule)
     assert isinstance(graph.format, Adaptive)
     speeds = torch.full((comm.num_workers, comm.num_workers), 1e-6, dtype=torch.float64)
     graph.format.channels = Channels(speeds, speeds)
     torch.manual_seed(0)
-    module = build_model(ModelConfig(name="gcn", layers=2, hidden=16), 6, 5)
+    module = build_model(ModelConfig(name="gcn", layers=2, hidden=16), 6, 5).to(comm.device)
     graph.noise.begin(1)
     module(graph.view, graph.shard.x).sum().backward()
     graph.format.end_epoch(1, comm)
@@ -220,9 +220,9 @@ def test_bits_do_not_depend_on_the_pieces_of_a_message():
 
 
 def outputs(comm: Communicator, shards: list[Shard], codec: str) -> Any:
-    graph = DistributedGraph(shards[comm.worker], comm, format_named(codec))
+    graph = DistributedGraph(shards[comm.worker].to(comm.device), comm, format_named(codec))
     torch.manual_seed(0)
-    module = build_model(ModelConfig(name="gcn", layers=2, hidden=8), 6, 4)
+    module = build_model(ModelConfig(name="gcn", layers=2, hidden=8), 6, 4).to(comm.device)
     return predict(module, graph, graph.shard.x)
 
 
@@ -233,16 +233,16 @@ def test_evaluation_is_not_quantised():
 
 
 def refuse(comm: Communicator, shards: list[Shard], what: str) -> None:
-    graph = DistributedGraph(shards[comm.worker], comm, format_named("int4"))
+    graph = DistributedGraph(shards[comm.worker].to(comm.device), comm, format_named("int4"))
     graph.noise.begin(1)
-    x = torch.randn(graph.view.num_rows, 8)
+    x = torch.randn(graph.view.num_rows, 8).to(comm.device)
     if what == "max":
         graph.view.aggregate(x, "max")
     elif what == "message":
         graph.view.message(lambda edges: edges.src, x, reduce="max")
     else:
         x[graph.global_ids == 17, 3] = float("nan")
-        module = build_model(ModelConfig(name="gcn", layers=2, hidden=8, dropout=0.0), 8, 8)
+        module = build_model(ModelConfig(name="gcn", layers=2, hidden=8, dropout=0.0), 8, 8).to(comm.device)
         module(graph.view, x)
 
 

@@ -89,19 +89,20 @@ def losses_of(comm: Communicator, shard: Shard, setting: Setting, restricted: bo
         shard, sizes = order_by(shard, comm, reach.depth), reach.sizes
         wanted = torch.isin(shard.global_ids, torch.tensor(setting.wanted))
     format = format_named(setting.codec, 1, 0.5, setting.delta)
-    graph = DistributedGraph(shard, comm, format, SCHEDULES[setting.schedule])
+    graph = DistributedGraph(shard.to(comm.device), comm, format, SCHEDULES[setting.schedule])
     if sizes is not None:
         graph.restrict(sizes)
-    model = a_model(setting.model, shard.num_relations, setting.rematerialises)
-    assert shard.x is not None
+    model = a_model(setting.model, shard.num_relations, setting.rematerialises).to(comm.device)
+    x = graph.shard.x
+    assert x is not None
     if setting.holds_input:
-        graph.hold_constant(shard.x)
+        graph.hold_constant(x)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
     rows, losses = wanted.nonzero().squeeze(1), []
     for epoch in (1, 2, 3):
         model.train()
         with graph.training_pass(epoch) as view:
-            out = model(view, shard.x)
+            out = model(view, x)
         loss = out[rows].square().mean() if len(rows) else 0.0 * out.sum()
         loss.backward()
         all_reduce_gradients(comm, list(replicated_parameters(model)))
@@ -111,7 +112,7 @@ def losses_of(comm: Communicator, shard: Shard, setting: Setting, restricted: bo
         format.end_epoch(epoch, comm)
         model.eval()
         with torch.no_grad(), graph.exact_pass() as view:
-            model(view, shard.x)
+            model(view, x)
     return losses
 
 

@@ -32,9 +32,9 @@ def step_bytes(
     comm: Communicator, shards: list[Shard], model: dict[str, Any], codec: str, schedule: Schedule = MATERIALISED
 ) -> Any:
     """One training step; the bytes by class and what the formula needs: halo rows and the model's widths."""
-    graph = DistributedGraph(shards[comm.worker], comm, format_named(codec), schedule)
+    graph = DistributedGraph(shards[comm.worker].to(comm.device), comm, format_named(codec), schedule)
     torch.manual_seed(0)
-    module = build_model(ModelConfig(**model), 6, 4, graph.num_relations)
+    module = build_model(ModelConfig(**model), 6, 4, graph.num_relations).to(comm.device)
     assert graph.shard.x is not None
     graph.hold_constant(graph.shard.x)
     for epoch in (1, 2):  # the first also aggregates the constant input
@@ -122,8 +122,8 @@ def test_sequential_sends_linear_rows_twice_and_others_three_times(num_workers, 
 
 
 def no_source(comm: Communicator, shards: list[Shard]) -> int:
-    graph = DistributedGraph(shards[comm.worker], comm, schedule=SEQUENTIAL)
-    scale = torch.ones(3, requires_grad=True)
+    graph = DistributedGraph(shards[comm.worker].to(comm.device), comm, schedule=SEQUENTIAL)
+    scale = torch.ones(3, device=comm.device, requires_grad=True)
     assert graph.shard.x is not None
     x = graph.shard.x[:, :3].clone().requires_grad_()
     graph.view.message(lambda edges: edges.dst * scale, x, reduce="sum").sum().backward()
@@ -138,9 +138,9 @@ def test_messages_that_do_not_read_the_source_cost_nothing():
 def packed_equals_fetched(comm: Communicator, shards: list[Shard]) -> Any:
     gradients = []
     for schedule in (SEQUENTIAL, PACKED, MATERIALISED):
-        graph = DistributedGraph(shards[comm.worker], comm, format_named("bf16"), schedule)
+        graph = DistributedGraph(shards[comm.worker].to(comm.device), comm, format_named("bf16"), schedule)
         torch.manual_seed(0)
-        module = build_model(ModelConfig(name="gat", layers=2, hidden=4, heads=2), 6, 4).double()
+        module = build_model(ModelConfig(name="gat", layers=2, hidden=4, heads=2), 6, 4).to(comm.device).double()
         assert graph.shard.x is not None
         graph.noise.begin(1)
         module(graph.view, graph.shard.x.double()).square().sum().backward()
@@ -158,11 +158,13 @@ def test_backward_sees_the_rows_that_forward_saw():
 
 def adjoint(comm: Communicator, shards: list[Shard]) -> Any:
     """<Hx, y> and <x, H^T y> of every linear aggregation, summed over the workers."""
-    graph = DistributedGraph(shards[comm.worker], comm)
+    graph = DistributedGraph(shards[comm.worker].to(comm.device), comm)
     pairs = {}
     for reduce, weight in (("sum", None), ("mean", None), ("sum", "edge"), ("mean", "edge"), ("sum", "symmetric")):
         generator = torch.Generator().manual_seed(1)
-        whole = torch.randn(2, graph.shard.num_global_nodes, 5, generator=generator, dtype=torch.float64)
+        whole = torch.randn(2, graph.shard.num_global_nodes, 5, generator=generator, dtype=torch.float64).to(
+            comm.device
+        )
         x, y = whole[0, graph.global_ids].requires_grad_(), whole[1, graph.global_ids]
         out = graph.view.aggregate(x, reduce, weight)
         out.backward(y)
@@ -182,13 +184,13 @@ def test_linear_aggregations_are_adjoint(num_workers):
 
 
 def with_dropout(comm: Communicator, shards: list[Shard], name: str) -> Any:
-    graph = DistributedGraph(shards[comm.worker], comm)
+    graph = DistributedGraph(shards[comm.worker].to(comm.device), comm)
     graph.noise.seed = 9
     torch.manual_seed(0)
     config = ModelConfig(name=name, layers=2, hidden=4, heads=2, dropout=0.5, input_dropout=0.3)
     if name in layer_names("attention_dropout"):
         config = config.model_copy(update={"attention_dropout": 0.4})
-    module = build_model(config, 6, 4).double()
+    module = build_model(config, 6, 4).to(comm.device).double()
     assert graph.shard.x is not None
     graph.noise.begin(4)
     return graph.global_ids, module(graph.view, graph.shard.x.double()).detach()
