@@ -45,9 +45,12 @@ def test_a_table_becomes_what_ingest_makes_of_it(suffix: str, workers: int, tmp_
     edges, nodes = save(tmp_path, suffix, split=split, id=np.arange(PEOPLE))
     info = cut_files(
         tmp_path / "parts", workers, edges=(edges,), parts=2, method="hash", features=nodes, label_columns=("tariff",),
-        choices=FeatureChoices(logarithms=("income",)), memory_bytes=1 << 20,
+        choices=FeatureChoices(logarithms=("income",), learned=("city",)), memory_bytes=1 << 20,
     )  # fmt: skip
-    graph = ingest_edges(edges, features=nodes, label_columns=["tariff"], log_columns=["income"])
+    graph = ingest_edges(
+        edges, features=nodes, label_columns=["tariff"], log_columns=["income"], learned_columns=["city"]
+    )
+    assert len(info.preparation.learned) == 1
     assert info.preparation == graph.preparation and info.class_names == graph.class_names
     assert info.num_features == graph.num_features and info.num_classes == graph.num_classes
     assert read_partition(tmp_path / "parts") == info

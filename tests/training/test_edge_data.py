@@ -130,7 +130,9 @@ def test_functions_carry_weights_of_sums_and_no_features(tmp_path: Path, data: s
 
 def test_codecs_that_would_bias_logits_are_refused(tmp_path: Path, data: str) -> None:
     settings = {**BASE, "train": {"epochs": 1}, "workers": 2, "exchange": {"codec": "int8"}, "quiet": True}
-    with pytest.raises(UserError, match=r"edges take part in come from the rows.*: use codec raw or bf16"):
+    with pytest.raises(
+        UserError, match=r"attention that reads edges makes its logits of the rows.*: use codec raw or bf16"
+    ):
         weft.train(data, model="gat", run=tmp_path / "gat", **settings)
     weft.train(data, model={"name": "gat", "edge_features": "off"}, run=tmp_path / "off", **settings)
     weft.train(data, model="sage", run=tmp_path / "sage", **settings)

@@ -48,7 +48,7 @@ def estimate_plans(
     speeds = measure_speeds(comm, megabits, latency)
     available_bytes = memory_limit(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))).num_bytes
     shapes, first = layer_shapes(model), traits_of(model.layers[0])
-    constant = shard.x is not None and config.model.input_dropout == 0
+    constant = shard.x is not None and config.model.input_dropout == 0 and model.columns is None
     caches_input = constant and first.input_aggregate is not None
     sees = sees_of(config.train, shard)
     caches_input = caches_input and sees == "all"

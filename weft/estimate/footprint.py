@@ -38,15 +38,16 @@ class WorkerLoad:
 
 def worker_load(config: RunConfig, shard: Shard, model: nn.Module, width: int) -> WorkerLoad:
     """What this worker holds of its shard and a model whose input has `width` columns."""
-    widths = model.widths[1:] if isinstance(model, Stack) else ()
+    # The input of a stack is wider than the features where some of their columns are learned.
+    first, *widths = model.widths if isinstance(model, Stack) and model.widths else (width,)
     traits = [traits_of(module) for module in model.modules()]
     if not widths:  # a model of a user's own: as wide and deep as its config says
-        widths = (*[config.model.hidden] * (config.model.layers - 1), shard.num_outputs)
+        widths = [*[config.model.hidden] * (config.model.layers - 1), shard.num_outputs]
     return WorkerLoad(
         rows=shard.num_nodes,
         halo=shard.num_halo,
         edges=shard.num_edges,
-        widths=(width, *widths),
+        widths=(first, *widths),
         itemsize=getattr(torch, config.train.precision).itemsize,
         workers=config.workers,
         attention=any(layer.attention for layer in traits),

@@ -243,6 +243,7 @@ def open_worker(
     if config.strategy == "auto":
         estimates, _ = estimate_plans(config, shard, comm, model, load)
         config = with_choice(config, best_of(estimates))
+        _check_layers(config, model)
         _set_memory(config, parts, folder)
         if comm.worker == 0:
             folder.write_config(config.model_dump(mode="json"))

@@ -10,7 +10,7 @@ from weft.aggregate.reducers import BIASED_SOFTMAX, AttentionDropout
 from weft.errors import UserError
 from weft.kernels.reference.masks import keep_pairs
 
-WITH_EDGES = f"logits that edges take part in come from the rows themselves: {BIASED_SOFTMAX}"
+WITH_EDGES = f"attention that reads edges makes its logits of the rows themselves: {BIASED_SOFTMAX}"
 
 
 @dataclass(frozen=True)

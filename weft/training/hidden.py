@@ -40,19 +40,29 @@ def embed(model: nn.Module, graph: DistributedGraph, x: Tensor) -> Tensor:
 def inputs_of_last_layer(model: Stack) -> Iterator[list[Tensor]]:
     """The rows that enter the last layer, pass by pass, as long as the block lasts."""
     found: list[Tensor] = []
-    if len(model.layers) < 2:
+    last = _last(model)
+    if last is None:
         raise UserError("the model has one layer, so that no hidden rows enter its last: there are no embeddings")
-    hook = model.layers[-1].register_forward_pre_hook(lambda layer, given: found.append(given[1].clone()))
+    hook = last.register_forward_pre_hook(lambda layer, given: found.append(given[1].clone()))
     try:
         yield found
     finally:
         hook.remove()
 
 
+def _last(model: Stack) -> nn.Module | None:
+    """The linear map behind a stack's layers, or its last layer; None: the input enters its only layer."""
+    if model.output is not None:
+        return model.output
+    return model.layers[-1] if len(model.layers) > 1 else None
+
+
 def _layers(model: nn.Module) -> Iterator[nn.Module]:
     """The last layer of a stack, or the linear map behind it; of other models, the modules that they are made of."""
     if isinstance(model, Stack):
-        yield model.layers[-1] if model.output is None else model.output
+        last = _last(model)
+        if last is not None:
+            yield last
         return
     for child in model.children():
         if isinstance(child, Stack | nn.ModuleList | nn.ModuleDict | nn.Sequential):
