@@ -80,6 +80,24 @@ def test_a_trained_model_reads_the_edges_of_another_graph(tmp_path: Path, data: 
         run.predict(roads(weighted=False))
 
 
+@pytest.mark.parametrize("model", [GAT, {"name": "sage", "edge_weights": True}, {"name": "sage", "reduce": "max"}])
+def test_a_restricted_pass_reads_the_edges_that_are_left(tmp_path: Path, model: dict[str, Any]) -> None:
+    """Two training vertices of a graph with few edges: most vertices are left out, and no number changes."""
+    graph = a_graph(num_edges=90)
+    csr = graph.adjacency
+    csr = replace(csr, relation=None, weight=torch.rand(csr.num_edges, generator=torch.Generator().manual_seed(1)))
+    assert csr.features is not None and graph.y is not None
+    csr = replace(csr, features=csr.features / 8)
+    train = torch.zeros(60, dtype=torch.bool)
+    train[(graph.y >= 0).nonzero().squeeze(1)[:2]] = True
+    masks = {"train_mask": train, "val_mask": ~train, "test_mask": None}
+    save_graph(replace(graph, adjacency=csr, num_relations=0).with_vertex_data(**masks), tmp_path / "graph")
+    settings = {**BASE, "data": str(tmp_path / "graph"), "model": model, "workers": 2}
+    for name, restrict in (("whole", "never"), ("cut", "always")):
+        trained(tmp_path / name, {**settings, "memory": {"restrict": restrict}})
+    np.testing.assert_allclose(losses(tmp_path / "cut"), losses(tmp_path / "whole"), rtol=1e-9)
+
+
 def test_edges_that_are_not_read_are_told_of_once_and_in_the_report(tmp_path: Path, data: str, capfd: Any) -> None:
     for name, model, said in (
         (
