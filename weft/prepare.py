@@ -244,7 +244,7 @@ def hold_out(config: RunConfig, run: Path, shard: Shard, comm: Communicator) -> 
     by_time = link.hold_out == "time" or (link.hold_out == "auto" and timed)
     files = {split: path for split, path in (("val", link.val_edges), ("test", link.test_edges)) if path is not None}
     if not files and link.relations is None:
-        return HeldOut(shard, comm, link, config.seed, by_time=by_time), None
+        return HeldOut(shard, comm, link, config.seed, by_time=by_time, in_graph=by_time and timed), None
     names = vertex_names(config, run)
     ids = _id_map(names)
     relations, reverses = None, []
@@ -257,7 +257,17 @@ def hold_out(config: RunConfig, run: Path, shard: Shard, comm: Communicator) -> 
         given = {split: GivenEdges(nothing, nothing, nothing) for split in ("val", "test")}
         for split, path in files.items():
             given[split] = read_given_edges(Path(path), ids, shard.num_relations, names.relation_names, timed)
-    held_out = HeldOut(shard, comm, link, config.seed, given, relations, reverses, by_time)
+    held_out = HeldOut(
+        shard,
+        comm,
+        link,
+        config.seed,
+        given,
+        relations,
+        reverses,
+        by_time,
+        in_graph=by_time and timed and given is None,
+    )
     return held_out, None if given is None else digest(given)
 
 

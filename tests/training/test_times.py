@@ -123,7 +123,7 @@ def test_links_at_their_times_on_several_workers_as_on_one(folder, tmp_path, lin
 def link_sampler(graph):
     comm, config = Communicator.alone(), LinkConfig(val=0.1, test=0.2)
     shard = whole_shard(graph, reorder=False)
-    book, held_out = PartitionBook(shard, comm), HeldOut(shard, comm, config, 0, by_time=True)
+    book, held_out = PartitionBook(shard, comm), HeldOut(shard, comm, config, 0, by_time=True, in_graph=True)
     distributed = weft.DistributedGraph(shard, comm)
     links = LinkPrediction(distributed, torch.nn.Identity(), shard.x, held_out, book, config, 0, at=None)
     source = links.source(64)
@@ -193,7 +193,6 @@ def test_labels_of_edges_at_their_times(folder, tmp_path):
         ({"sample": {"method": "last"}, "train": {"times": "ignore"}}, "this run knows no times"),
         ({"sample": {"cache_aggregates": "always"}}, "every seed sees the edges of its own time"),
         ({"train": {"task": "links"}, "link": {"exclude": True}}, "no edge sees itself"),
-        ({"train": {"task": "links", "times": "ignore"}, "link": {"hold_out": "time"}}, "no times to be held out by"),
         ({"sample": {"eval_fanout": [3]}}, "sample.eval_fanout has 1 entries"),
     ],
 )
@@ -219,6 +218,17 @@ def test_a_table_of_edges_without_times_is_refused(folder, tmp_path):
     table.write_text("src,dst,label\n1,2,0\n3,4,1\n")
     with pytest.raises(UserError, match="has no times of its edges"):
         train(folder, tmp_path / "run", train={"task": "edges"}, edge={"labels": str(table)})
+
+
+def test_links_of_the_full_graph_can_be_held_out_by_time(folder, tmp_path):
+    settings = {"train": {"task": "links", "times": "ignore"}, "link": {"hold_out": "time", "val": 0.1, "test": 0.2}}
+    runs = [train(folder, tmp_path / str(workers), "full", workers, **settings) for workers in (1, 2)]
+    assert runs[1].summary["test_roc_auc"] == pytest.approx(runs[0].summary["test_roc_auc"])
+    graph = load_graph(folder)
+    past = filter_csr(graph.adjacency, graph.adjacency.time <= graph.adjacency.time.sort().values[-1] - 4)
+    save_graph(replace(graph, adjacency=replace(past, time=None)), tmp_path / "without")
+    with pytest.raises(UserError, match="no times to be held out by"):
+        train(tmp_path / "without", tmp_path / "refused", train={"task": "links"}, link={"hold_out": "time"})
 
 
 def test_auto_takes_a_plan_that_heeds_times(folder, tmp_path):

@@ -58,7 +58,8 @@ def sample(
     if first is not None:
         check_shape("degrees", first.degrees, rows.shape, torch.int32)
         check_shape("salts", first.salts, rows.shape, torch.int64)
-        all_of_them = edges.indptr.diff()[rows.long()]
+        row = rows.long()
+        all_of_them = edges.indptr[row + 1] - edges.indptr[row]
         inside = bool(((first.degrees >= 0) & (first.degrees <= all_of_them)).all())
         require(inside, "degrees must be from 0 to the number of each row's in-edges")
     found = kernel(reference.sample, rows)(edges, rows, bounds, keys, fanout, method, positions, first)

@@ -126,8 +126,6 @@ def join(
     parts = parts_per_worker(config, run)
     _set_memory(config, parts, folder)
     shard = open_shard(config, run, comm)
-    if sees_of(config.train, shard) == "all":
-        shard = shard.without_times()
     graph_id = describe_graph(shard, comm)
     edges = TaskEdges()
     if shape is None:
@@ -135,6 +133,8 @@ def join(
         preparation = preparation_of(config, run)
         learned = () if preparation is None else preparation.learned
         shape = _shape_of(config, shard, edges.labelled, learned, given)
+    if sees_of(config.train, shard) == "all":  # but for what is held out by time, they do not matter
+        shard = shard.without_times()
     torch.manual_seed(config.seed)
     model = build_model(
         config.model, shape.num_in, shape.num_out, shape.num_relations, given, shape.edge_reads, shape.columns

@@ -60,6 +60,8 @@ def open_vertex_files(job: Job) -> dict[str, VertexFile]:
         files["y"] = _open_targets(job.labels) if job.label_kind == "numbers" else _open_labels(job.labels)
     for name, path in job.vertex_data.items():
         check_column_name(name)
+        if name == "time":
+            raise UserError("times of vertices go with those of edges, which weft ingest reads: run that first")
         if name in VERTEX_DATA:
             raise UserError(f"vertex data '{name}' has an option of its own: use --features, --labels or --split")
         files[name] = _open_column(name, path)

@@ -143,8 +143,8 @@ class HeldOut:
     """Edges that training does not see: both directions of a pair go together.
 
     They are chosen by a hash of their ends, or given. `absent` are pairs that are no edges of the whole graph,
-    held-out ones being edges too. Those held out by time stay in the graph (`in_graph`): what is learned is earlier
-    than they are, and sees what is earlier still.
+    held-out ones being edges too. Where times are heeded, those held out by time stay in the graph (`in_graph`): what
+    is learned is earlier than they are, and sees what is earlier still.
     """
 
     def __init__(
@@ -157,9 +157,11 @@ class HeldOut:
         relations: Sequence[int] | None = None,
         reverses: Sequence[int] = (),
         by_time: bool = False,
+        in_graph: bool = False,
     ) -> None:
         """`given`: the edges of val and test. `relations`: those that are learned, all unless given; `reverses`: those
-        whose edges run the other way beside them, and are held out with them. `by_time`: the newest are held out."""
+        whose edges run the other way beside them, and are held out with them. `by_time`: the newest are held out, which
+        stay `in_graph` where nobody sees later edges anyway."""
         if given is None and config.val + config.test >= 1.0:
             raise UserError(f"link.val {config.val} and link.test {config.test} leave no edge to train on")
         book = PartitionBook(shard, comm)
@@ -167,7 +169,7 @@ class HeldOut:
         ends = Ends.of(shard, book)
         target, beside = _of_relations(ends, relations), _of_relations(ends, relations, reverses)
         more: list[Ends] = []
-        self.in_graph = by_time and given is None
+        self.in_graph, self._by_time = in_graph, by_time
         if given is None:
             keep = self._choose(ends, target, beside, config, seed, comm, shard.graph_name)
         else:
@@ -187,7 +189,7 @@ class HeldOut:
         self, ends: Ends, target: Tensor, beside: Tensor, config: LinkConfig, seed: int, comm: Communicator, name: str
     ) -> Tensor:
         """Which edges are kept; `val` and `test` are the others."""
-        if not self.in_graph:
+        if not self._by_time:
             return self._draw(ends, target, beside, config, seed)
         if ends.times is None:
             raise UserError(f"the edges of {name} have no times to be held out by: leave out link.hold_out=time")

@@ -70,11 +70,14 @@ def refuse_other_settings(before: Mapping[str, Any], now: Mapping[str, Any], whe
 def describe_graph(shard: Shard, comm: Communicator) -> dict[str, Any]:
     """A description of the whole graph, equal for any number of workers and any partition. A collective call.
 
-    Edges by their fingerprint; features, labels, splits and other vertex data by sums of hashes of rows and global ids.
+    Edges by their fingerprint; features, labels, splits, times and other vertex data by sums of hashes of rows and
+    global ids.
     """
     masks = [shard.masks.get(split) for split in SPLITS]
     rows = {"features": [shard.x], "labels": [shard.y]}
     rows["splits"] = [mask if mask is None or mask.dim() == 1 else mask.T for mask in masks]
+    if shard.time is not None:
+        rows["times"] = [shard.time]
     rows |= {name: [column] for name, column in shard.vertex_data.items() if name not in VERTEX_DATA}
     sums = torch.stack(
         [

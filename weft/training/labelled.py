@@ -99,8 +99,8 @@ def find_time_column(path: Path) -> str:
     found = table.pick("time", None, TIMES)
     if found is None:
         raise UserError(
-            f"{path} has no times of its edges, and those of the graph have some, which are heeded: name their column "
-            "with edge.time_column, or --set train.times=ignore"
+            f"{path} has no times of its edges, and they are wanted: those of the graph are heeded, or edges are "
+            "held out by time: name their column with edge.time_column, or --set train.times=ignore"
         )
     return found
 
