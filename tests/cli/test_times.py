@@ -1,0 +1,40 @@
+"""A graph whose edges have times, from two csv files to predictions, by the commands alone."""
+
+import csv
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(1)
+    kind, day = rng.integers(0, 2, 80), rng.integers(1, 29, 80)
+    with open("nodes.csv", "w", newline="") as file:
+        rows = [(f"u{k}", f"{rng.normal() + kind[k]:.3f}", "ab"[kind[k]], f"2024-01-{day[k]:02}") for k in range(80)]
+        csv.writer(file).writerows([("id", "x", "label", "asked"), *rows])
+    with open("edges.csv", "w", newline="") as file:
+        ends, days = rng.integers(0, 80, (600, 2)), rng.integers(1, 29, 600)
+        rows = [(f"u{u}", f"u{v}", f"2024-01-{at:02} 12:00:00") for (u, v), at in zip(ends, days, strict=True)]
+        csv.writer(file).writerows([("from", "to", "when"), *rows])
+
+
+def test_from_tables_with_dates_to_predictions(weft, tables):
+    options = ["--time-column", "when", "--vertex-time-column", "asked", "--split", "time:0.6,0.2"]
+    code, out, err = weft("ingest", "edges.csv", "--features", "nodes.csv", *options, "-o", "g")
+    assert code == 0, err
+    assert "edge times" in out and "of 80 vertices" in out
+    code, _, err = weft("train", "--data", "g", "--run", "full")
+    assert code == 2 and err.startswith("error: the edges of edges have times, and plan full would let")
+    settings = ["--set", "sample.batch=16", "--set", "threads=1"]
+    code, out, err = weft("train", "--data", "g", "--strategy", "minibatch", "--epochs", "2", *settings, "--run", "r")
+    assert code == 0, err
+    code, out, err = weft("evaluate", "r")
+    assert code == 0 and "test accuracy" in out, err
+    code, out, err = weft("export", "r", "--out", "p.csv")
+    assert code == 0 and "80 rows written" in out, err
+    code, out, err = weft(
+        "train", "--data", "g", "--epochs", "1", *settings, "--set", "train.times=ignore", "--run", "i"
+    )
+    assert code == 0, err
