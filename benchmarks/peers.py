@@ -46,7 +46,7 @@ class Endpoints:
 
 def endpoints(graph: Graph) -> Endpoints:
     csr = graph.adjacency
-    rows = torch.repeat_interleave(torch.arange(csr.num_rows), csr.degrees())
+    rows = torch.repeat_interleave(torch.arange(csr.num_rows, device=csr.indptr.device), csr.degrees())
     return Endpoints(csr.indices.long(), rows)
 
 
@@ -123,6 +123,7 @@ def _epoch(model: nn.Module, where: object, graph: Graph) -> Epoch:
     assert graph.x is not None and graph.y is not None and graph.train_mask is not None
     x, rows = graph.x, graph.train_mask.nonzero().squeeze(1)
     y = graph.y[rows]
+    model.to(x.device)
     optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
     model.train()
 

@@ -39,11 +39,11 @@ SPEED_BARS = {"gcn": (1.25, 3.0), "sage": (1.25, 3.0), "gat": (3.0, 8.0)}
 BF16_BAR, FLOOR_BAR = 1.6, 1.2
 
 
-def ours(name: str, graph: Graph, precision: str = "float32") -> Epoch:
+def ours(name: str, graph: Graph, precision: str = "float32", device: str = "cpu") -> Epoch:
     """One epoch of weft's own: what the training loop does, without evaluation and records."""
     torch.manual_seed(0)
-    distributed = DistributedGraph(whole_shard(graph), Communicator.alone())
-    model = build_model(our_model(name), graph.num_features, graph.num_classes)
+    distributed = DistributedGraph(whole_shard(graph).to(torch.device(device)), Communicator.alone(device))
+    model = build_model(our_model(name), graph.num_features, graph.num_classes).to(device)
     training = TrainConfig(precision=precision)  # type: ignore[arg-type]
     x, (y, masks) = input_rows(distributed, model, training), labels_and_masks(distributed, training)
     rows = (masks["train"] & known(y)).nonzero().squeeze(1)
