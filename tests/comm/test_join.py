@@ -1,8 +1,11 @@
 """What a worker asks for when it joins: devices and backends that are not there are refused in one sentence."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+import weft
 from weft.comm import open_communicator
 from weft.comm.join import _choose_backend
 from weft.config import device_of, make_config
@@ -14,6 +17,17 @@ no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @no_gpu
 def test_auto_is_the_cpu_where_there_is_no_gpu() -> None:
     assert open_communicator(device="auto").device == torch.device("cpu")
+
+
+@no_gpu
+def test_a_run_on_auto_has_the_bits_of_one_on_the_cpu(tmp_path: Path) -> None:
+    digests = []
+    for device in ("auto", "cpu"):
+        settings = {"device": device, "threads": 1, "train": {"epochs": 2}}
+        run = weft.train("synthetic:tiny", run=tmp_path / device, quiet=True, **settings)
+        assert "peak_gpu_bytes" not in run.summary
+        digests.append(run.summary["weights_sha256"])
+    assert digests[0] == digests[1]
 
 
 @no_gpu

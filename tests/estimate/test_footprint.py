@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from weft.estimate.footprint import WorkerLoad, estimate_bytes, memory_limit, ran_out_of_memory
 from weft.prepare import partition
@@ -91,4 +92,5 @@ def test_limits_and_failures_are_recognised():
     assert ran_out_of_memory(MemoryError()) and ran_out_of_memory(OSError(12, "Cannot allocate memory"))
     assert ran_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"))
     assert ran_out_of_memory(RuntimeError("can't start new thread"))
+    assert ran_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."))
     assert not ran_out_of_memory(RuntimeError("shapes differ")) and not ran_out_of_memory(OSError(2, "No such file"))

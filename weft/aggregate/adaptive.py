@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from weft import kernels
 from weft.aggregate.bits import Channel, Problem, assign
 from weft.aggregate.blocks import Block
 from weft.aggregate.quantised import Key, MessageSet, Quantised, state_name
@@ -158,7 +159,8 @@ def squared_coefficients(block: Block, linear: bool, degrees: Tensor) -> Tensor:
             value = value * block.col_scale.float()[csr.indices.long()]
     else:
         value = 1.0 / degrees.clamp(min=1).float()[rows]
-    return torch.zeros(csr.num_cols, device=counts.device).index_add_(0, csr.indices.long(), value.square())
+    sums = torch.zeros(csr.num_cols, 1, device=counts.device)
+    return kernels.scatter_add(sums, csr.indices, value.square()[:, None]).squeeze(1)  # in one order on every device
 
 
 def _share(sets: Sequence[MessageSet], chosen: Sequence[Sequence[Tensor]], comm: Communicator) -> None:

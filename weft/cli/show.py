@@ -213,6 +213,8 @@ def run_rows(summary: dict[str, Any]) -> Rows:
             )
         )
     rows.append(("peak memory per worker", size(max(summary["peak_rss_bytes"]))))
+    if "peak_gpu_bytes" in summary:
+        rows.append(("peak GPU memory per worker", size(max(summary["peak_gpu_bytes"]))))
     rows += [("warning", note) for note in summary.get("notes", ())]
     return rows
 

@@ -126,7 +126,12 @@ def explain_failure(
     )
 
 
-_NO_MEMORY = ("can't allocate memory", "bad_alloc", "can't start new thread")  # a thread's stack is memory, too
+_NO_MEMORY = (
+    "can't allocate memory",
+    "bad_alloc",
+    "can't start new thread",  # a thread's stack is memory, too
+    "CUDA out of memory",
+)
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

@@ -46,6 +46,11 @@ def peak_rss_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def peak_gpu_bytes(device: torch.device) -> int:
+    """The most that tensors of this process have held of a GPU's memory; 0 for the CPU."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+
+
 def _status_bytes(name: str) -> int | None:
     try:
         for line in Path("/proc/self/status").read_text().splitlines():

@@ -12,7 +12,7 @@ from weft.aggregate import DistributedGraph
 from weft.comm import EPOCH_BYTE_CLASSES
 from weft.partitioning import PartitionInfo
 from weft.training.loop import Outcome
-from weft.training.machine import describe_machine, peak_rss_bytes
+from weft.training.machine import describe_machine, peak_gpu_bytes, peak_rss_bytes
 
 
 def summarise(
@@ -28,7 +28,8 @@ def summarise(
     settings: those of the run that the summary names. parts: None where one worker has opened the graph whole.
     """
     comm, shard = graph.comm, graph.shard
-    peaks = comm.all_gather(torch.tensor([peak_rss_bytes()]), "control", "peak memory").flatten().tolist()
+    peaks = comm.all_gather(torch.tensor([peak_rss_bytes(), peak_gpu_bytes(comm.device)]), "control", "peak memory")
+    peak_rss, peak_gpu = peaks.view(-1, 2).t().tolist()
     rows = _row_counts(graph, outcome)
     times = sorted(record["seconds"] for record in outcome.records) or [0.0]
     per_class = {kind: _median(record["wire_bytes"][kind] for record in outcome.records) for kind in EPOCH_BYTE_CLASSES}
@@ -60,7 +61,8 @@ def summarise(
         "rows": rows,
         "cost": _cost(outcome),
         "minibatches": None if outcome.loader is None else outcome.loader.described(),
-        "peak_rss_bytes": peaks,
+        "peak_rss_bytes": peak_rss,
+        **({"peak_gpu_bytes": peak_gpu} if any(peak_gpu) else {}),
         "weights_sha256": weights_digest(outcome.last_weights),
         "best_weights_sha256": weights_digest(model.state_dict()),
         "graph": {
