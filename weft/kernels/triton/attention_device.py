@@ -36,6 +36,18 @@ def head_row(x, row, head, width, HEADS: tl.constexpr, BLOCK: tl.constexpr, SUM:
     return tl.load(x + (row * HEADS + head) * width + columns, mask=columns < width, other=0.0).to(SUM)
 
 
+@triton.jit
+def edge_logits(queries, keys, vector, FACTOR: tl.constexpr, KIND: tl.constexpr):
+    """Of each edge, [E]; of queries and keys, [E, BLOCK_D], one may be a single row."""
+    if KIND == GAT:
+        logits = leaky(tl.sum(queries + keys, axis=1), FACTOR)
+    elif KIND == GATV2:
+        logits = tl.sum(leaky(queries + keys, FACTOR) * vector[None, :], axis=1)
+    else:
+        logits = tl.sum(queries * keys, axis=1) * FACTOR
+    return logits
+
+
 @triton.jit(do_not_specialize=["num_items"])
 def finish(l, o, num_items, width, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr):
     items = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -73,15 +85,10 @@ def absorb(
         there = edges < end
         sources = tl.load(indices + edges, mask=there, other=0).to(tl.int64)
         z = head_rows(values, sources, there, head, value_width, HEADS, BLOCK_V, SUM)
-        if KIND == GATV2:
-            logits = tl.sum(leaky(own[None, :] + z, FACTOR) * vector[None, :], axis=1)
-        else:
+        keys = z
+        if KIND != GATV2:
             keys = head_rows(src, sources, there, head, width, HEADS, BLOCK_D, SUM)
-            if KIND == GAT:
-                logits = leaky(tl.sum(own[None, :] + keys, axis=1), FACTOR)
-            else:
-                logits = tl.sum(own[None, :] * keys, axis=1) * FACTOR
-        logits = tl.where(there, logits, float("-inf"))
+        logits = tl.where(there, edge_logits(own[None, :], keys, vector, FACTOR, KIND), float("-inf"))
         found = tl.maximum(largest, tl.max(logits, axis=0))
         shrink = tl.where(found == largest, 1.0, tl.exp(largest - found))
         share = tl.where(there, tl.exp(logits - found), 0.0)
@@ -136,8 +143,7 @@ def sources(
     HEADS: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, KEEP_SCALE: tl.constexpr,
     FACTOR: tl.constexpr, KIND: tl.constexpr, SUM: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a source's term or key, and of its values; of each of its edges' logits, before leaky_relu (GAT),
-    before the scale (DOT), as they are (GATV2)."""
+    """Gradients of a source's term or key, of its values, and of the sums that its edges' logits are made of."""
     item, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     row, begin, end, is_piece, _ = item_of(item, indptr_t, piece_row, piece_begin, num_pieces, piece_edges)
     z = head_row(values, row, head, value_width, HEADS, BLOCK_V, SUM)
@@ -145,8 +151,6 @@ def sources(
     vector = own
     if KIND == GATV2:
         vector = head_row(att, 0, head, width, HEADS, BLOCK_D, SUM)
-    if dst_ids is not None:
-        own_id = tl.load(src_ids + row)
     to_src = tl.zeros([BLOCK_D], dtype=SUM)
     to_values = tl.zeros([BLOCK_V], dtype=SUM)
     for first in range(begin, end, BLOCK_E):
@@ -156,30 +160,23 @@ def sources(
         at = rows * HEADS + head
         queries = head_rows(dst, rows, there, head, width, HEADS, BLOCK_D, SUM)
         g = head_rows(grad, rows, there, head, value_width, HEADS, BLOCK_V, SUM)
-        raw = queries + own[None, :]
-        if KIND == GAT:
-            term = tl.sum(raw, axis=1)
-            logits = leaky(term, FACTOR)
-        elif KIND == GATV2:
-            logits = tl.sum(leaky(raw, FACTOR) * vector[None, :], axis=1)
-        else:
-            logits = tl.sum(queries * own[None, :], axis=1) * FACTOR
+        logits = edge_logits(queries, own[None, :], vector, FACTOR, KIND)
         share = tl.exp(logits - tl.load(m + at, mask=there, other=0.0)) / tl.load(l + at, mask=there, other=1.0)
         share = tl.where(there, share, 0.0)
         kept = share
         back = tl.sum(g * z[None, :], axis=1)
         if dst_ids is not None:
-            hashes = edge_hash(row_hash(tl.load(dst_ids + rows, mask=there, other=0), key), own_id)
+            hashes = edge_hash(row_hash(tl.load(dst_ids + rows, mask=there, other=0), key), tl.load(src_ids + row))
             kept_here = keep(hashes, head, threshold)
             kept = tl.where(kept_here, share * KEEP_SCALE, 0.0)
             back = tl.where(kept_here, back * KEEP_SCALE, 0.0)
         slant = share * (back - tl.load(delta + at, mask=there, other=0.0))
         if KIND == GAT:
-            slant = tl.where(term > 0, slant, slant * FACTOR)
-            to_src += tl.sum(tl.where((tl.arange(0, BLOCK_D) == 0)[None, :], slant[:, None], 0.0), axis=0)
+            slant = tl.where(tl.sum(queries + own[None, :], axis=1) > 0, slant, slant * FACTOR)
+            to_src += tl.sum(slant[:, None], axis=0)  # a term is a single column
         elif KIND == GATV2:
             steep = slant[:, None] * vector[None, :]
-            to_src += tl.sum(tl.where(raw > 0, steep, steep * FACTOR), axis=0)
+            to_src += tl.sum(tl.where(queries + own[None, :] > 0, steep, steep * FACTOR), axis=0)
         else:
             slant = slant * FACTOR
             to_src += tl.sum(slant[:, None] * queries, axis=0)
