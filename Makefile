@@ -1,18 +1,28 @@
 # Every target sets itself up: on a fresh machine `make demo` and `make test` need only Python >= 3.11 and a C++ compiler.
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.installed
+WEFT := .venv/.weft
+TESTS := .venv/.tests
 # Tests start thousands of processes: without bytecode files each of them would compile all of weft again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test test-fast test-gpu chaos lint bench-setup clean
-setup: $(STAMP)
+setup: $(TESTS)
 
-$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cmake/* src/* src/kernels/*)
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard cmake/* src/* src/kernels/*)
+
+$(WEFT): $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt -e .
+	touch $@
+
+# All that tests need, a gigabyte more: those who only use weft do without.
+$(TESTS): $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install -q -c constraints.txt torch
 	$(BIN)/pip install -q -c constraints.txt -e '.[test,gpu-test]'
-	touch $@
+	touch $(WEFT) $@
 
 lint: setup
 	$(BIN)/ruff check .
@@ -41,7 +51,7 @@ chaos: setup
 	CHAOS_ROUNDS=$(CHAOS_ROUNDS) CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -s tests/chaos
 	$(BIN)/python -m tests.chaos.mutations $(CHAOS_ROUNDS) $(CHAOS_SEED)
 
-demo: setup
+demo: $(WEFT)
 	$(BIN)/weft demo
 
 # DGL and PyG, beside which the benchmarks run. --no-deps: what they need is there, and nothing may bring another torch.
