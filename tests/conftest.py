@@ -11,6 +11,7 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import workers
 from tests.chaos.counting import PLAYED, Round, table
@@ -21,6 +22,10 @@ from weft.serverless.pool import PoolInvoker
 ROOT = Path(__file__).parents[1]
 ROUNDS = "chaos rounds"
 WARM = ("layers", "oracle", "partitioning", "sample", "training")  # packages whose runs need no processes of their own
+
+# A busy machine takes long for what is right: no drawn example fails for the time that it takes.
+settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
