@@ -71,7 +71,7 @@ def open_scorer(run: Run, trust: bool = False) -> Scorer:
         )
     outputs, names = run.outputs(trust), vertex_names(config, run.path)
     decoder = load_decoder(run.path, run.given)
-    ids, rows = IdMap(outputs.ids, "the graph's ids"), torch.from_numpy(outputs.values)
+    ids, rows = IdMap(names.ids_of_all(), "the graph's ids"), torch.from_numpy(outputs.values)
     num_relations = read_shape(RunFolder(run.path).checkpoints).num_relations
     return Scorer(rows, decoder, names, ids, num_relations, tuple(config.link.relations or ()))
 
@@ -104,7 +104,7 @@ def write_pair_scores(
         if of is None and (one := scorer.relation(relation)) is not None:
             of = torch.full_like(given.heads, one)
         scores = score_pairs(scorer, given.heads, given.tails, of)
-        columns = {"source": scorer.ids.ids[given.heads], "destination": scorer.ids.ids[given.tails]}
+        columns = {"source": scorer.ids.ids[given.heads.numpy()], "destination": scorer.ids.ids[given.tails.numpy()]}
         if of is not None:
             columns["relation"] = _relation_names(of, known)
         return pa.table({**columns, "score": scores.numpy()})
@@ -270,9 +270,9 @@ def write_candidates(
     def make() -> pa.Table:
         scorer = open_scorer(run, trust)
         number, ids = scorer.relation(relation), scorer.ids.ids
-        given = torch.arange(len(ids)) if of is None else torch.from_numpy(_read_ids(of, scorer.ids))
+        given = _given(scorer, of, number, side)
         found = best_candidates(scorer, open_edges(run), given, count, side, number, known)
-        ends = [ids[found.given], ids[found.candidate]]
+        ends = [ids[found.given.numpy()], ids[found.candidate.numpy()]]
         source, destination = ends if side == "destinations" else ends[::-1]
         columns: dict[str, Array] = {"source": source, "destination": destination}
         if number is not None:
@@ -282,6 +282,31 @@ def write_candidates(
     if side not in ("destinations", "sources"):
         raise UserError(f"candidates are destinations or sources, not '{side}'")
     return _write(make, out, overwrite)
+
+
+def _given(scorer: Scorer, of: Path | None, relation: int | None, side: str) -> Tensor:
+    """The vertices whose candidates are asked for: those that a file names, or all that an edge may lead from (to)."""
+    types, ids = scorer.names.types, scorer.ids
+    if types is None:
+        return torch.arange(len(ids.ids)) if of is None else torch.from_numpy(_read_ids(of, ids))
+    if relation is None:
+        known = ", ".join(scorer.names.relation_names or ())
+        raise UserError(
+            "the graph has types of vertices, and candidates are of the type to which a relation leads: name one with "
+            f"--relation ({known})"
+        )
+    kind = types.ends[relation][side == "sources"]
+    span = types.span(kind)
+    if of is None:
+        return torch.arange(span.start, span.stop)
+    given = torch.from_numpy(_read_ids(of, ids))
+    wrong = (types.of(given) != kind).nonzero()
+    if len(wrong):
+        raise UserError(
+            f"'{ids.ids[given[int(wrong[0])]]}' in {of} is not of type '{types.names[kind]}', whose candidates the "
+            "relation tells: leave it out, or ask about another relation"
+        )
+    return given
 
 
 def _read_ids(path: Path, ids: IdMap) -> Array:

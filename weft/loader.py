@@ -202,6 +202,7 @@ class LoadedBatch:
             raise UserError("this loader leaves out self-loops, for the model it was given: give it a number of layers")
         if inputs.aggregates is not None:
             raise UserError("cached aggregates stand for the last hop, which has no edges: set cache_aggregates=never")
+        assert isinstance(inputs.x, Tensor), "this loader's rows are of one width"
         first, edges, carried = 0, [], []
         for hop in batch.hops:
             low, high = int(hop.csr.indptr[first]), int(hop.csr.indptr[-1])
@@ -258,6 +259,10 @@ def _needs(model: nn.Module | Sequence[nn.Module] | int) -> tuple[Needs, Stack |
 
 
 def _input_rows(shard: Shard, x: Tensor | None, dtype: torch.dtype) -> Tensor:
+    if x is None and shard.types is not None:
+        raise UserError(
+            f"{shard.graph_name} has types of vertices, each with features of its own: give x, rows of one width"
+        )
     if x is None and shard.x is None:
         raise UserError(f"{shard.graph_name} has no features: give x, a row for each of this worker's vertices")
     if x is None:

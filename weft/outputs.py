@@ -41,6 +41,7 @@ class Outputs:
     targets: Array | None = None  # int [N], or [N, C] of 0 and 1, -1: unknown; float of numbers, NaN: unknown
     splits: Array | None = None  # [N] train, val, test or empty
     id_name: str = "id"  # what the user's own files call ids
+    types: Array | None = None  # [N] the name of each vertex' type, where there are several
 
     def __repr__(self) -> str:
         of = "vertices" if self.ids.ndim == 1 else "edges"
@@ -91,6 +92,7 @@ class Outputs:
             values=self.values[rows],
             targets=None if self.targets is None else self.targets[rows],
             splits=None if self.splits is None else self.splits[rows],
+            types=None if self.types is None else self.types[rows],
         )
 
     def array(self, what: str) -> Array:
@@ -115,6 +117,8 @@ class Outputs:
         if self.ids.ndim == 2:
             ends = {name: pa.array(self.ids[:, end]) for end, name in enumerate(("source", "destination"))}
             return pa.table({**ends, **columns})
+        if self.types is not None:
+            columns = {"type": pa.array(self.types), **columns}
         return pa.table({"id" if self.id_name in columns else self.id_name: pa.array(self.ids), **columns})
 
     @property

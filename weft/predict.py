@@ -47,6 +47,9 @@ def place_other_graph(config: RunConfig, run: Path, data: Any, workers: int | No
     before = training_graph(config, run)
     if before is not None:
         _refuse_other_making(facts.preparation, before.preparation, name)
+        here, there = (() if one.types is None else one.types.vertices for one in (facts, before))
+        for ours, theirs in zip(here, there, strict=False):  # of other numbers of types, `refuse_unfit` says so
+            _refuse_other_making(ours.preparation, theirs.preparation, f"type '{ours.name}' of {name}")
     num_targets = targets_of(data) if graph is None else graph.num_targets
     refuse_unfit(shape, facts, name, before, num_targets, config.train.task == "vertices")
     placed = config.model_copy(

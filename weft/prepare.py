@@ -15,6 +15,7 @@ from weft.graph import ingest as read_files
 from weft.graph.files import MANIFEST, Array, check_own, read_manifest, remove_own
 from weft.graph.ids import IdMap
 from weft.graph.preparation import Preparation, read_preparation
+from weft.graph.types import GraphTypes
 from weft.graph.vertexdata import Predicted, kind_of_labels
 from weft.partitioning import (
     PartitionInfo,
@@ -208,6 +209,23 @@ class VertexNames(NamedTuple):
     relation_names: tuple[str, ...] | None
     num_nodes: int
     id_name: str = "id"  # what they call ids
+    types: GraphTypes | None = None  # of vertices; None: they are all of one type
+
+    def ids_within_types(self) -> Array:
+        """The id of each vertex, [N], which vertices of other types may have too."""
+        if self.original_ids is not None or self.types is None:
+            return np.arange(self.num_nodes) if self.original_ids is None else self.original_ids
+        return np.concatenate([np.arange(kind.count) for kind in self.types.vertices])
+
+    def ids_of_all(self) -> Array:
+        """Ids that name each vertex alone, [N]; where there are types, TYPE:ID."""
+        ids = self.ids_within_types()
+        if self.types is None:
+            return ids
+        named = [
+            f"{kind.name}:{id}" for place, kind in enumerate(self.types.vertices) for id in ids[self.types.span(place)]
+        ]
+        return np.array(named)
 
 
 def vertex_names(config: RunConfig, run: Path) -> VertexNames:
@@ -217,7 +235,13 @@ def vertex_names(config: RunConfig, run: Path) -> VertexNames:
         y, id_name = graph.y, graph.id_column or "id"
         predicted = "class" if y is None else kind_of_labels(y.is_floating_point(), y.dim())
         return VertexNames(
-            graph.original_ids, graph.class_names, predicted, graph.relation_names, graph.num_nodes, id_name
+            graph.original_ids,
+            graph.class_names,
+            predicted,
+            graph.relation_names,
+            graph.num_nodes,
+            id_name,
+            graph.types,
         )
     ids, predicted = load_original_ids(parts, 0, 1), predicted_of(parts)
     if ids is not None:
@@ -225,7 +249,8 @@ def vertex_names(config: RunConfig, run: Path) -> VertexNames:
         by_global_id[load_global_ids(parts)] = ids
         ids = by_global_id
     info = read_partition(parts)
-    return VertexNames(ids, info.class_names, predicted, info.relation_names, info.num_nodes, info.id_column or "id")
+    id_name = info.id_column or "id"
+    return VertexNames(ids, info.class_names, predicted, info.relation_names, info.num_nodes, id_name, info.types)
 
 
 def preparation_of(config: RunConfig, run: Path) -> Preparation | None:
@@ -250,7 +275,7 @@ def hold_out(config: RunConfig, run: Path, shard: Shard, comm: Communicator) -> 
     relations, reverses = None, []
     if link.relations is not None:
         relations = [find_relation(name, shard.num_relations, names.relation_names) for name in link.relations]
-        reverses = find_reverses(relations, names.relation_names)
+        reverses = find_reverses(relations, names.relation_names, names.types)
     given = None
     if files:
         nothing = torch.empty(0, dtype=torch.int64)
@@ -277,4 +302,4 @@ def labelled_edges(config: RunConfig, run: Path, timed: bool = False) -> Labelle
 
 
 def _id_map(names: VertexNames) -> IdMap:
-    return IdMap(np.arange(names.num_nodes) if names.original_ids is None else names.original_ids, "the graph's ids")
+    return IdMap(names.ids_of_all(), "the graph's ids" if names.types is None else "the graph's ids, TYPE:ID")

@@ -15,6 +15,7 @@ from weft.disk import scratch_folder
 from weft.errors import UserError
 from weft.graph import Graph, open_graph
 from weft.graph.files import Array
+from weft.graph.types import GraphTypes
 from weft.launch import trained, worker
 from weft.launch.ending import Ending, RunFailed
 from weft.launch.handing import pack
@@ -213,11 +214,20 @@ class Run:
         if task == "edges" and what != "embeddings":
             edges = labelled_edges(config, run)
             ends = torch.stack([edges.heads, edges.tails], 1).numpy()
-            ids = ends if names.original_ids is None else names.original_ids[ends]
-            return Outputs(ids, values, edges.class_names, edges.predicted, *known)
+            return Outputs(names.ids_of_all()[ends], values, edges.class_names, edges.predicted, *known)
         predicted = "embedding" if what == "embeddings" or task == "links" else names.predicted
-        ids = np.arange(len(values)) if names.original_ids is None else names.original_ids
-        return Outputs(ids, values, names.class_names, predicted, *known)
+        outputs = Outputs(names.ids_within_types(), values, names.class_names, predicted, *known)
+        return outputs if names.types is None else _of_types(outputs, names.types, predicted == "embedding")
+
+
+def _of_types(outputs: Outputs, types: GraphTypes, embeddings: bool) -> Outputs:
+    """With the type of each vertex; of what is learned of the target type, its vertices alone."""
+    kinds = np.array(types.names)[types.column().numpy()]
+    outputs = replace(outputs, types=kinds)
+    if embeddings or types.target is None:
+        return outputs
+    id_name = types.vertices[types.target].id_column or "id"
+    return replace(outputs.pick(types.span(types.target)), id_name=id_name)
 
 
 def _test_metric(summary: Mapping[str, Any]) -> list[str]:

@@ -209,8 +209,13 @@ def check_two_types(graph: Graph) -> None:
     }
     assert set(edges_of(graph)) == wanted
     papers = slice(first["paper"], first["paper"] + 3)
-    assert graph.x is not None and graph.y is not None and graph.train_mask is not None
-    assert graph.x[papers].eq(1).all() and graph.x.sum() == 14
+    types = graph.types
+    assert types is not None and graph.y is not None and graph.train_mask is not None and graph.x is None
+    paper, author = (graph.features_of(types.number(kind)) for kind in ("paper", "author"))
+    assert paper is not None and tuple(paper.shape) == (3, 2) and paper.eq(1).all()
+    assert author is None or author.eq(2).all()
+    assert types.target == types.number("paper") and types.span(types.target) == papers
+    assert graph.vertex_type is not None and torch.equal(types.of(torch.arange(5)), graph.vertex_type.long())
     assert graph.y[papers].tolist() == [1, 0, 1] and int((graph.y == -1).sum()) == 2
     assert int(graph.train_mask.sum()) == 2 and graph.val_mask is None
 
@@ -232,13 +237,18 @@ def test_pyg_graphs_of_several_types() -> None:
     del nodes["author"]["x"]
     nodes["author"]["num_nodes"] = 2  # type: ignore[assignment]
     graph = from_pyg(build())
-    assert graph.x is not None and graph.x.sum() == 6, "a type without features has rows of zeros"
-    nodes["author"]["x"] = torch.ones(2, 5)
-    with pytest.raises(UserError, match=r"'paper' \[2\], 'author' \[5\] columns\): bring them to one width"):
-        from_pyg(build())
+    check_two_types(graph)
+    assert graph.types is not None and graph.types.widths == (2, 0) and graph.types.learned
+    nodes["author"]["x"] = 2 * torch.ones(2, 5)
+    graph = from_pyg(build())
+    check_two_types(graph)
+    assert graph.types is not None and graph.types.widths == (2, 5) and not graph.types.learned
     nodes["author"] = {"x": torch.ones(2, 2), "y": torch.zeros(2, dtype=torch.int64)}
-    with pytest.raises(UserError, match="paper, author have labels"):
+    with pytest.raises(UserError, match="paper, author have labels: say which type is to be predicted, by `target`"):
         from_pyg(build())
+    assert from_pyg(build(), target="author").y.tolist() == [-1, -1, -1, 0, 0]  # type: ignore[union-attr]
+    with pytest.raises(UserError, match="unknown target type 'papers'"):
+        from_pyg(build(), target="papers")
 
 
 class FakeDglTypes:

@@ -18,6 +18,7 @@ from weft.aggregate.whole import WholeShard
 from weft.aggregate.wire import RAW, Format
 from weft.comm import Communicator
 from weft.errors import UserError
+from weft.graph.typedrows import Rows
 from weft.partitioning import Shard
 
 
@@ -75,6 +76,12 @@ class DistributedGraph:
         return self.topology.ids
 
     @property
+    def learned_ids(self) -> Tensor:
+        """Of own vertices for which a row is learned, since they have no features, int64."""
+        learned = self.shard.learned
+        return self.global_ids[:0] if learned is None else self.global_ids[learned]
+
+    @property
     def num_relations(self) -> int:
         return self.shard.num_relations
 
@@ -116,7 +123,7 @@ class DistributedGraph:
     def sample(
         self,
         topologies: Sequence[Topology],
-        x: Tensor,
+        x: Rows,
         aggregates: Mapping[Name, Tensor] | None = None,
         boundaries: Mapping[int, Topology] | None = None,
     ) -> None:
@@ -126,7 +133,7 @@ class DistributedGraph:
         then, finds them computed. `boundaries`, by layer: edges along which the rows that the layer before gave come to
         where this layer wants them.
         """
-        known = None if aggregates is None else ConstantInput(x, _refuse, aggregates)
+        known = ConstantInput(x, _refuse, aggregates) if aggregates is not None and isinstance(x, Tensor) else None
         levels = []
         for depth, topology in enumerate(topologies):
             boundary = (boundaries or {}).get(depth)

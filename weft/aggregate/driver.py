@@ -8,6 +8,7 @@ call them.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -74,6 +75,23 @@ class PassDriver:
     @property
     def num_out(self) -> int:
         return self.topology.num_out
+
+    # -- types of vertices -------------------------------------------------------------------------------------
+
+    @cached_property
+    def row_types(self) -> Tensor:
+        """The type of the vertex of each row, int64 [num_rows]."""
+        types = self.topology.shard.types
+        if types is None:
+            raise UserError(f"{self.topology.shard.graph_name} has vertices of one type: ingest it as graph.yaml")
+        return types.of(self.topology.ids[: self.num_rows])
+
+    @cached_property
+    def rows_by_type(self) -> tuple[Tensor, ...]:
+        """The rows of each type's vertices, int64."""
+        types, kinds = self.topology.shard.types, self.row_types
+        assert types is not None
+        return tuple((kinds == kind).nonzero().squeeze(1) for kind in range(len(types.vertices)))
 
     # -- levels ------------------------------------------------------------------------------------------------
 

@@ -68,6 +68,16 @@ class GraphView:
         return self.driver.topology.ids
 
     @property
+    def row_types(self) -> Tensor:
+        """The type of the vertex of each row of x, int64 [num_rows]."""
+        return self.driver.row_types
+
+    @property
+    def rows_by_type(self) -> tuple[Tensor, ...]:
+        """For each type of vertices the rows of x that are theirs, int64, ascending."""
+        return self.driver.rows_by_type
+
+    @property
     def in_degrees(self) -> Tensor:
         """Number of in-edges of each row that comes out, over the whole graph, int64 [num_out]."""
         return self.driver.topology.in_degrees
@@ -182,8 +192,9 @@ class GraphView:
 
         With "softmax" it returns logits [E, H] and values [E, H*D], and each head's values are averaged by the
         softmax of their logits over a vertex's in-edges. fn works row by row and may use any tensors that train.
-        `own` [num_out, D'] are the rows that it sees of destinations, instead of those of x. With `loops` (of a
-        softmax only) every vertex has one edge from itself, which carries the mean of what its other in-edges carry.
+        `own` [num_out, D'] are the rows that it sees of destinations, instead of those of x: they stay at home. With
+        `loops` (of a softmax only) every vertex has one edge from itself, which carries the mean of what its other
+        in-edges carry.
         """
         if reduce not in ("sum", "mean", "max", "softmax"):
             raise UserError(f"message(reduce={reduce!r}) is not known: choose sum, mean, max or softmax")

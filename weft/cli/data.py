@@ -42,6 +42,7 @@ from weft.errors import UserError
 
 if TYPE_CHECKING:
     from weft.graph.preparation import Preparation
+    from weft.graph.types import GraphTypes
     from weft.partitioning import PartitionInfo
 
 console = Console()
@@ -49,7 +50,9 @@ MINIBATCHES = "Minibatches (--method presample)"
 
 
 def ingest(
-    source: Annotated[str, typer.Argument(help="Edge list (csv, tsv, parquet, npy, npz), data set folder, or name.")],
+    source: Annotated[
+        str, typer.Argument(help="Edge list (csv, tsv, parquet, npy, npz), graph.yaml, data set folder, or name.")
+    ],
     out: Out,
     features: Annotated[Path | None, typer.Option(help="Vertex features: csv, parquet, npy or npz.")] = None,
     labels: Annotated[Path | None, typer.Option(help="Vertex labels: csv, parquet, npy or npz.")] = None,
@@ -105,8 +108,13 @@ def ingest(
     lists stay as they are.
 
     [dim]weft ingest edges.csv --features x.parquet --labels y.csv --split random:0.6,0.2@0 --undirected -o g[/dim]
+
+    Vertices of several types, each with a table of its own, and edges of
+    several relations are described in a file (docs/types.md).
+
+    [dim]weft ingest graph.yaml -o g[/dim]
     """
-    from weft.cli.show import graph_rows, print_preparation, print_rows
+    from weft.cli.show import graph_rows, print_preparations, print_rows
     from weft.graph import describe, save_graph
     from weft.graph import ingest as read
     from weft.graph.files import check_own
@@ -132,7 +140,7 @@ def ingest(
     )  # fmt: skip
     save_graph(graph, out, overwrite=overwrite)
     print_rows(f"graph {graph.name}", graph_rows(describe(graph)))
-    print_preparation(graph.preparation)
+    print_preparations(graph.preparation, graph.types)
     console.print(f"written to {out}", highlight=False, soft_wrap=True)
 
 
@@ -262,15 +270,16 @@ def partition(
         console.print(f"written to {out}", highlight=False, soft_wrap=True)
 
 
-def _preparation_of(folder: Path | None) -> "Preparation | None":
-    """How the features of the graph in a folder were made; None: no folder is given."""
+def _preparation_of(folder: Path | None) -> "Preparation | GraphTypes | None":
+    """How the features of the graph in a folder were made, of several types all of them; None: no folder is given."""
     from weft.graph import load_graph
     from weft.partitioning import read_partition
     from weft.prepare import folder_kind
 
     if folder is None:
         return None
-    found = (read_partition(folder) if folder_kind(folder) == "partition" else load_graph(folder)).preparation
+    graph = read_partition(folder) if folder_kind(folder) == "partition" else load_graph(folder)
+    found = graph.types or graph.preparation
     if found is None:
         raise UserError(
             f"{folder} does not say how its features were made: ingest it again, or leave --prepared-as out"

@@ -216,7 +216,7 @@ def inspect(
     path: Annotated[str, typer.Argument(help="Graph folder, data set name, partition folder or run folder.")],
 ) -> None:
     """Show what a graph, a partition or a run is; of features from a table, what each column holds and became."""
-    from weft.cli.show import bits_rows, graph_rows, partition_rows, print_preparation, print_rows, run_rows
+    from weft.cli.show import bits_rows, graph_rows, partition_rows, print_preparations, print_rows, run_rows
     from weft.graph import describe, open_graph
     from weft.partitioning import read_partition
     from weft.prepare import folder_kind
@@ -232,8 +232,8 @@ def inspect(
     elif folder_kind(path) == "partition":
         info = read_partition(path)
         print_rows(f"partition of {info.graph_name}", partition_rows(info))
-        print_preparation(info.preparation)
+        print_preparations(info.preparation, info.types)
     else:
         graph = open_graph(path)
         print_rows(f"graph {graph.name}", graph_rows(describe(graph)))
-        print_preparation(graph.preparation)
+        print_preparations(graph.preparation, graph.types)

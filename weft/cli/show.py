@@ -12,6 +12,7 @@ from rich.text import Text
 from weft.disk.space import size
 from weft.graph import Description
 from weft.graph.preparation import Decision, Preparation
+from weft.graph.types import GraphTypes, VertexType
 from weft.partitioning import PartitionInfo
 
 RELATIONS_SHOWN = 20
@@ -54,12 +55,14 @@ def graph_rows(graph: Description) -> Rows:
             f"mean {graph.degree_mean:.1f}, median {graph.degree_median}, 90 % {graph.degree_p90}, "
             f"99 % {graph.degree_p99}, largest {graph.degree_max:,}",
         ),
-        ("features", features),
+        ("features", "by type" if graph.types else features),
         ("numbers to predict", str(graph.num_targets)) if graph.num_targets else ("classes", labels),
     ]
     if graph.preparation is None and graph.feature_moments is not None:
         mean, spread, most = graph.feature_moments
         rows.append(("feature values", f"mean {mean:.4g}, spread {spread:.4g}, largest size {most:.4g}"))
+    if graph.types:
+        rows.append(("types of vertices", ", ".join(_type(kind, graph.target) for kind in graph.types)))
     if graph.relations:
         largest = sorted(graph.relations, key=lambda relation: -relation[1])
         rows.append(("relations", _relations([f"{name} ({count:,})" for name, count in largest])))
@@ -83,6 +86,9 @@ def partition_rows(info: PartitionInfo) -> Rows:
     rows = info.quality.rows()
     if info.forecast is not None:
         rows += info.forecast.rows()
+    if info.types is not None:
+        target = None if info.types.target is None else info.types.names[info.types.target]
+        rows.append(("types of vertices", ", ".join(_type(kind, target) for kind in info.types.vertices)))
     if info.num_relations:
         names = info.relation_names
         rows.append(("relations", str(info.num_relations) if names is None else _relations(names)))
@@ -91,19 +97,32 @@ def partition_rows(info: PartitionInfo) -> Rows:
     return rows
 
 
+def _type(kind: VertexType, target: str | None) -> str:
+    """How many vertices of a type there are, and what they have."""
+    width = f"{kind.num_features} features" if kind.num_features else "learned rows"
+    return f"{kind.name} ({kind.count:,}, {width}{', the target' * (kind.name == target)})"
+
+
 def _relations(listed: Sequence[str]) -> str:
     """How many there are, and the first of them."""
     more = f" and {len(listed) - RELATIONS_SHOWN} more" if len(listed) > RELATIONS_SHOWN else ""
     return f"{len(listed)}: {', '.join(listed[:RELATIONS_SHOWN])}{more}"
 
 
-def print_preparation(found: Preparation | None) -> None:
+def print_preparations(found: Preparation | None, types: GraphTypes | Sequence[VertexType] | None) -> None:
+    """As `print_preparation`, of all vertices or of each type."""
+    print_preparation(found)
+    for kind in types.vertices if isinstance(types, GraphTypes) else types or ():
+        print_preparation(kind.preparation, f" of type {kind.name}")
+
+
+def print_preparation(found: Preparation | None, whose: str = "") -> None:
     """A line for each column that features were made of, and what the user should know about them; None: nothing."""
     if found is None:
         return
     if found.decisions:
         of = "training vertices" if found.of_training else "rows: there is no training split"
-        title = f"features: {found.num_features} columns of {found.source}, by {found.num_rows:,} {of}"
+        title = f"features{whose}: {found.num_features} columns of {found.source}, by {found.num_rows:,} {of}"
         table = Table(title=Text(title), title_justify="left")
         for name in ("column", "holds", "becomes", "mean", "spread", "missing"):
             table.add_column(

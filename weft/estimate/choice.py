@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from weft.comm import Communicator
 from weft.config import RunConfig, make_config, merge
@@ -48,7 +49,7 @@ def estimate_plans(
     speeds = measure_speeds(comm, megabits, latency)
     available_bytes = memory_limit(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))).num_bytes
     shapes, first = layer_shapes(model), traits_of(model.layers[0])
-    constant = shard.x is not None and config.model.input_dropout == 0 and model.columns is None
+    constant = shard.x is not None and shard.types is None and model.columns is None and config.model.input_dropout == 0
     caches_input = constant and first.input_aggregate is not None
     sees = sees_of(config.train, shard)
     caches_input = caches_input and sees == "all"
@@ -66,17 +67,26 @@ def estimate_plans(
     cached_width = (2 if first.reads_input or config.model.residual else 1) if caches_input else 0
     counter = WorkCounter(
         shard, comm, book, source, needs_of(model), config.sample, config.seed, shapes, row_bytes, cached_width,
-        trains_input=shard.x is None, sees=sees,
+        trains_input=shard.learned is not None, sees=sees,
     )  # fmt: skip
     estimates += minibatch_estimates(counter.count(), speeds, source.steps, model, load, row_bytes, available_bytes)
     return estimates, speeds
 
 
 def _row_bytes(config: RunConfig, shard: Shard) -> int:
-    """Bytes of an input row, in the feature store and on the wire."""
+    """Bytes of an input row, in the feature store and on the wire; of several types, on average."""
+    if shard.types is not None:
+        widths = [kind.num_features or config.model.hidden for kind in shard.types.vertices]
+        counts = [kind.count for kind in shard.types.vertices]
+        mean = sum(width * count for width, count in zip(widths, counts, strict=True)) / max(1, sum(counts))
+        return _at_rest_bytes(config, torch.zeros(1, max(1, round(mean))), torch.zeros(1, dtype=torch.int64))
     if shard.x is None:
         return config.model.embedding * 4
-    stored = Features(config.sample.features, shard.x.shape[1], shard.x.dtype).stored(shard.x[:1], shard.global_ids[:1])
+    return _at_rest_bytes(config, shard.x[:1], shard.global_ids[:1])
+
+
+def _at_rest_bytes(config: RunConfig, x: Tensor, ids: Tensor) -> int:
+    stored = Features(config.sample.features, x.shape[1], x.dtype).stored(x, ids)
     return stored.element_size() * stored.shape[1]
 
 

@@ -100,6 +100,11 @@ class _New(NamedTuple):
 
 
 def _x(graph: Graph) -> Tensor:
+    if graph.types is not None:
+        raise UserError(
+            f"graph '{graph.name}' has types of vertices, each of which lies in one piece, so that none can come after "
+            "them: ingest all tables again, with the new rows and --prepared-as the graph that was trained on"
+        )
     if graph.x is None:
         raise UserError(
             f"graph '{graph.name}' has no features, so that a model learns a row for each of its vertices and has none "

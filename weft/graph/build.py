@@ -30,7 +30,7 @@ from weft.graph.graph import Graph
 from weft.graph.ids import map_endpoints
 from weft.graph.relations import MAX_RELATIONS, Relations, check_count, number_relations
 from weft.graph.times import to_times
-from weft.graph.vertexdata import VERTEX_DATA, present
+from weft.graph.vertexdata import VERTEX_DATA, check_free_name, present
 from weft.kernels import build_csr
 
 MAX_NODES = 2**31 - 1  # column indices are int32
@@ -127,6 +127,7 @@ def from_edges(
 
 def _further_columns(given: Mapping[str, ArrayLike]) -> dict[str, Tensor]:
     for name in given:
+        check_free_name(name)
         if name in VERTEX_DATA:
             argument = "vertex_time" if name == "time" else name
             raise UserError(f"vertex data '{name}' has an argument of its own: give {argument}= instead")
@@ -210,7 +211,8 @@ def to_undirected(graph: Graph) -> Graph:
         time=adjacency.time,
     )
     relations = relations.with_reverses()
-    return replace(graph, adjacency=both, num_relations=relations.total, relation_names=relations.names)
+    types = None if graph.types is None else graph.types.with_reverses()
+    return replace(graph, adjacency=both, num_relations=relations.total, relation_names=relations.names, types=types)
 
 
 def _node_count(

@@ -10,7 +10,8 @@ from weft.graph.files import Array
 from weft.graph.graph import Graph
 from weft.graph.relations import check_count
 from weft.graph.splits import known
-from weft.graph.vertexdata import VERTEX_DATA, check_column_name, vertex_array
+from weft.graph.types import GraphTypes, find_mistake
+from weft.graph.vertexdata import TYPE, VERTEX_DATA, block_type, check_column_name, vertex_array
 
 VALUES_PER_CHUNK = 1 << 22
 
@@ -37,6 +38,8 @@ def check_graph(graph: Graph) -> None:
     if graph.y is not None:
         _check_labels(graph)
     _check_masks(graph)
+    if graph.types is not None:
+        _check_types(graph, graph.types)
     _check_further_columns(graph)
 
 
@@ -163,10 +166,36 @@ def _check_masks(graph: Graph) -> None:
             raise UserError(f"split{which} has no training vertex: mark some vertices 'train'")
 
 
+def _check_types(graph: Graph, types: GraphTypes) -> None:
+    """Refuses types that do not make up the graph's vertices, and features that are not theirs."""
+    mistake = find_mistake(types)
+    if mistake is None and types.num_nodes != graph.num_nodes:
+        mistake = f"they have {types.num_nodes} vertices"
+    if mistake is None and len(types.ends) != graph.num_relations:
+        mistake = f"they have {len(types.ends)} relations"
+    if mistake is None and (graph.vertex_type is None or not torch.equal(graph.vertex_type, types.column())):
+        mistake = "the vertices do not lie one type after another"
+    if mistake is not None:
+        raise UserError(
+            f"graph '{graph.name}' of {graph.num_nodes} vertices has types that are not its own ({mistake})"
+        )
+    if graph.x is not None:
+        raise UserError(f"graph '{graph.name}' has types of vertices and features of all: give each type its own")
+    for number, kind in enumerate(types.vertices):
+        x, shape = graph.features_of(number), (kind.count, kind.num_features)
+        if x is None and not kind.num_features:
+            continue
+        if x is None or tuple(x.shape) != shape:
+            found = "none" if x is None else str(list(x.shape))
+            raise UserError(f"type '{kind.name}' has features {found}, not {list(shape)}: give one row per vertex")
+        ids = None if graph.original_ids is None else graph.original_ids[types.span(number)]
+        check_finite(x, f"features of '{kind.name}'", ids)
+
+
 def _check_further_columns(graph: Graph) -> None:
     for name, rows in graph.vertex_data.items():
         check_column_name(name)
-        if name in VERTEX_DATA:
+        if name in VERTEX_DATA or name == TYPE or block_type(name) is not None:
             continue  # checked above
         if not vertex_array(name).fits(rows, graph.num_nodes):
             raise UserError(

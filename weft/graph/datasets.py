@@ -20,6 +20,8 @@ from weft.graph.ogb import ARCHIVES, is_ogb_folder, load_ogb, load_ogb_folder
 from weft.graph.splits import parse_split
 from weft.graph.store import load_graph
 from weft.graph.synthetic import PREFIX, PRESETS, parse_synthetic
+from weft.graph.typedtables import DESCRIPTIONS, ingest_tables
+from weft.graph.types import GraphTypes
 
 DATA_FOLDER = "WEFT_DATA"  # environment: a folder of NAME.npz files and graph folders; downloads go there too
 MISSING_ROWS = "error"  # where nothing is said about ids without a row
@@ -67,10 +69,20 @@ def open_graph(spec: str | Path, root: str | Path | None = None) -> Graph:
 def ingest(source: str | Path, **options: Any) -> Graph:
     """Whatever weft can read: an edge list with `ingest_edges`' options, else what `open_graph` takes.
 
-    A graph that is whole already takes a name, `undirected`, and a split such as `random:0.6,0.2@SEED`.
+    A graph.yaml describes tables of several types of vertices; it takes `name` and `prepared_as`, the types of another
+    graph. A graph that is whole already takes a name, `undirected`, and a split such as `random:0.6,0.2@SEED`.
     """
     given = {key: value for key, value in options.items() if value not in (None, False, (), {}, MISSING_ROWS)}
     path = Path(source)
+    if path.suffix in DESCRIPTIONS and path.is_file():
+        wrong = ", ".join(sorted(given.keys() - {"name", "prepared_as"}))
+        if wrong:
+            raise UserError(f"{path} says itself what its tables hold, so that {wrong} cannot be given: write it there")
+        if not isinstance(given.get("prepared_as"), GraphTypes | None):
+            raise UserError(f"{path} has types of vertices, and the graph to be prepared as has none: give another")
+        return ingest_tables(path, **given)
+    if isinstance(given.get("prepared_as"), GraphTypes):
+        raise UserError(f"{path} is no graph.yaml, and the graph to be prepared as has types of vertices: give another")
     if is_edge_file(path) and not _is_whole(path):
         return ingest_edges(path, **options)
     spec = str(given.get("split", SPLIT_SPECS[0]))

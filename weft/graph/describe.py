@@ -9,6 +9,8 @@ from torch import Tensor
 from weft.graph.graph import Graph
 from weft.graph.preparation import Preparation
 from weft.graph.splits import known
+from weft.graph.types import VertexType
+from weft.graph.vertexdata import is_features
 
 EDGES_PER_CHUNK = 1 << 24
 VERTICES_LOOKED_AT = 1 << 12
@@ -26,6 +28,8 @@ class Description:
     num_targets: int  # numbers that are to be predicted of each vertex; 0: labels are classes
     weighted: bool
     relations: tuple[tuple[str, int], ...]  # name (or number) and edges of each relation; empty: one kind of edges
+    types: tuple[VertexType, ...]  # of vertices; empty: they are all of one type
+    target: str | None  # the type that has labels, of several
     num_edge_features: int
     undirected: bool
     self_loops: int
@@ -73,6 +77,8 @@ def describe(graph: Graph) -> Description:
         num_targets=graph.num_targets,
         weighted=adjacency.weight is not None,
         relations=_relation_sizes(graph),
+        types=() if graph.types is None else graph.types.vertices,
+        target=None if graph.types is None or graph.types.target is None else graph.types.names[graph.types.target],
         num_edge_features=graph.num_edge_features,
         undirected=is_undirected(graph),
         self_loops=loops,
@@ -87,7 +93,7 @@ def describe(graph: Graph) -> Description:
         labelled=labelled,
         splits=_split_sizes(graph),
         structure_bytes=sum(tensor.nbytes for tensor in tensors),
-        feature_bytes=0 if graph.x is None else graph.x.nbytes,
+        feature_bytes=sum(rows.nbytes for name, rows in graph.vertex_data.items() if is_features(name)),
         fingerprint=graph.fingerprint,
         feature_moments=_feature_moments(graph),
         preparation=graph.preparation,

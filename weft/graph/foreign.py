@@ -1,20 +1,18 @@
 """Graphs of other libraries: PyG and DGL objects, PyG and GraphBolt data set folders."""
 
 import importlib
-import math
 from collections.abc import Mapping
-from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from weft.disk.reading import read_yaml
 from weft.disk.space import refuse_beyond_memory
 from weft.errors import UserError, optional
+from weft.graph.assemble import ROLES, Connections, Vertices, assemble
 from weft.graph.build import from_edges
 from weft.graph.convert import LabelKind
 from weft.graph.edgelist import read_edges, read_npy
@@ -22,29 +20,18 @@ from weft.graph.files import Array
 from weft.graph.graph import Graph
 
 TIME_KEYS = ("edge_time", "time")  # of edges, in the order in which they are looked for
+VERTEX_TIME_KEYS = ("node_time", "time")
 WEIGHT_KEYS = ("edge_weight", "weight", "w")
 DGL_FEATURES, DGL_LABELS = ("feat", "feature", "x"), ("label", "labels", "y")
-ROLES = ("train", "val", "test")
 
 
-class Vertices(NamedTuple):
-    """The vertices of one type, as another library's graph holds them; what is None, they do not have."""
-
-    num_nodes: int
-    x: Any
-    y: Any
-    masks: dict[str, Any]  # train, val, test
-
-
-class Connections(NamedTuple):
-    """The edges of one type."""
-
-    ends: Any  # sources and destinations, numbered within their types
-    weight: Any
-    features: Any = None
-
-
-def from_pyg(data: Any, name: str = "pyg", num_classes: int | None = None, label_kind: LabelKind = "auto") -> Graph:
+def from_pyg(
+    data: Any,
+    name: str = "pyg",
+    num_classes: int | None = None,
+    label_kind: LabelKind = "auto",
+    target: str | None = None,
+) -> Graph:
     """A Graph from a torch_geometric `Data` or `HeteroData`, or from a data set that holds a single one.
 
     >>> from torch_geometric.data import Data
@@ -55,14 +42,15 @@ def from_pyg(data: Any, name: str = "pyg", num_classes: int | None = None, label
     `label_kind` is that of `from_edges`. `edge_type` are relations. `edge_attr` are edge weights where it is one column
     and there are no others, else edge features. `edge_time` or `time` are times of edges where there is one for each
     edge, and `node_time` or `time` those of vertices where there is one for each vertex. The vertices of a `HeteroData`
-    lie one type after another, as `meta["node_types"]` counts them.
+    lie one type after another, each with features of its own width (`graph.types`), and what its types and relations
+    carry is looked for likewise; `target`: the type to be predicted, where several have labels.
     """
     if not hasattr(type(data), "num_nodes") and hasattr(data, "num_classes"):  # a data set
         if len(data) != 1:
             raise UserError(f"the PyG data set holds {len(data)} graphs: weft trains on one; pick it by index")
         num_classes, data = num_classes or int(data.num_classes), data[0]
     if hasattr(data, "edge_types"):
-        return _from_hetero_pyg(data, name, num_classes, label_kind)
+        return _from_hetero_pyg(data, name, num_classes, label_kind, target)
     if getattr(data, "edge_index", None) is None:
         raise UserError("the PyG graph has no edge_index (an adj_t only?): convert it to edge_index first")
     weight = _first(data, *WEIGHT_KEYS)
@@ -99,17 +87,18 @@ def _of_each(data: Any, names: tuple[str, ...], count: int) -> Any:
 def _vertex_times(data: Any) -> Any:
     """`node_time`, or a `time` that there is of each vertex and not of each edge."""
     num_nodes, num_edges = int(data.num_nodes), data.edge_index.shape[1]
-    names = ("node_time",) if num_nodes == num_edges and not hasattr(data, "edge_time") else ("node_time", "time")
+    names = VERTEX_TIME_KEYS[: 1 + (num_nodes != num_edges or hasattr(data, "edge_time"))]
     return _of_each(data, names, num_nodes)
 
 
-def _from_hetero_pyg(data: Any, name: str, num_classes: int | None, label_kind: LabelKind) -> Graph:
+def _from_hetero_pyg(data: Any, name: str, num_classes: int | None, label_kind: LabelKind, target: str | None) -> Graph:
     nodes = {
         kind: Vertices(
             int(data[kind].num_nodes or 0),
             _dense(getattr(data[kind], "x", None)),
             getattr(data[kind], "y", None),
             _masks(data[kind]),
+            time=_of_each(data[kind], VERTEX_TIME_KEYS, int(data[kind].num_nodes or 0)),
         )
         for kind in data.node_types
     }
@@ -119,12 +108,13 @@ def _from_hetero_pyg(data: Any, name: str, num_classes: int | None, label_kind: 
             raise UserError(
                 f"the PyG graph has no edge_index of {kind} (an adj_t only?): convert it to edge_index first"
             )
-        features = getattr(data[kind], "edge_attr", None)
-        edges[kind] = Connections(data[kind].edge_index, _first(data[kind], *WEIGHT_KEYS), features)
-    return _from_types(nodes, edges, name, "pyg", num_classes, label_kind)
+        features, ends = getattr(data[kind], "edge_attr", None), data[kind].edge_index
+        times = _of_each(data[kind], TIME_KEYS, ends.shape[1])
+        edges[kind] = Connections(ends, _first(data[kind], *WEIGHT_KEYS), features, times)
+    return assemble(nodes, edges, name, {"source": "pyg"}, num_classes, label_kind=label_kind, target=target)
 
 
-def from_dgl(graph: Any, name: str = "dgl") -> Graph:
+def from_dgl(graph: Any, name: str = "dgl", target: str | None = None) -> Graph:
     """A Graph from a DGL graph with `feat`, `label` and masks in its ndata.
 
     >>> import dgl
@@ -133,7 +123,8 @@ def from_dgl(graph: Any, name: str = "dgl") -> Graph:
     >>> weft.from_dgl(found).num_edges
     2
 
-    The vertices of a heterogeneous graph lie one type after another, as `meta["node_types"]` counts them.
+    The vertices of a heterogeneous graph lie one type after another, each with features of its own width
+    (`graph.types`); `target`: the type to be predicted, where several have labels.
     """
     if len(graph.ntypes) > 1 or len(graph.etypes) > 1:
         nodes = {
@@ -149,7 +140,7 @@ def from_dgl(graph: Any, name: str = "dgl") -> Graph:
             kind: Connections(graph.edges(etype=kind), _first(graph.edges[kind].data, *WEIGHT_KEYS))
             for kind in graph.canonical_etypes
         }
-        return _from_types(nodes, edges, name, "dgl")
+        return assemble(nodes, edges, name, {"source": "dgl"}, target=target)
     src, dst = graph.edges()
     return from_edges(
         src,
@@ -162,68 +153,6 @@ def from_dgl(graph: Any, name: str = "dgl") -> Graph:
         name=name,
         meta={"source": "dgl"},
     )
-
-
-def _from_types(
-    nodes: Mapping[str, Vertices],
-    edges: Mapping[tuple[str, str, str], Connections],
-    name: str,
-    source: str,
-    num_classes: int | None = None,
-    label_kind: LabelKind = "auto",
-) -> Graph:
-    """One graph of several types of vertices, laid one after another, whose types of edges are its relations."""
-    if not edges:
-        raise UserError(f"the heterogeneous {source} graph has no edges: nothing to train on")
-    labelled = [kind for kind, held in nodes.items() if held.y is not None]
-    if len(labelled) > 1:
-        raise UserError(f"vertices of the types {', '.join(labelled)} have labels: keep those of the type to predict")
-    first = dict(zip(nodes, accumulate((held.num_nodes for held in nodes.values()), initial=0), strict=False))
-    ends = [(links.ends[0] + first[kind[0]], links.ends[1] + first[kind[2]]) for kind, links in edges.items()]
-    sizes = {kind: held.num_nodes for kind, held in nodes.items()}
-    counts = {" ".join(kind): links.ends[0].numel() for kind, links in edges.items()}
-    splits = {
-        role: _joined("masks", {kind: held.masks.get(role) for kind, held in nodes.items()}, sizes) for role in ROLES
-    }
-    labels = _joined("labels", {kind: held.y for kind, held in nodes.items()}, sizes, missing=None)
-    if labels is not None and labels.is_floating_point():
-        num_classes = None
-    return from_edges(
-        torch.cat([src for src, _ in ends]),
-        torch.cat([dst for _, dst in ends]),
-        num_nodes=sum(sizes.values()),
-        x=_joined("features", {kind: held.x for kind, held in nodes.items()}, sizes),
-        y=labels,
-        label_kind=label_kind,
-        weight=_joined("weights", {" ".join(kind): links.weight for kind, links in edges.items()}, counts, missing=1),
-        relation=torch.arange(len(edges)).repeat_interleave(torch.tensor(list(counts.values()))),
-        relation_names=list(counts),
-        edge_features=_joined("features", {" ".join(kind): links.features for kind, links in edges.items()}, counts),
-        **_splits_first({role: mask for role, mask in splits.items() if mask is not None}),
-        num_classes=num_classes,
-        name=name,
-        meta={"source": source, "node_types": sizes},
-    )
-
-
-def _joined(what: str, given: Mapping[str, Any], sizes: Mapping[str, int], missing: int | None = 0) -> Tensor | None:
-    """The rows of all types, one type after another; types without any get rows of `missing`.
-
-    None: of what says of labels that they are unknown, -1 or, of numbers, NaN.
-    """
-    held = {kind: rows for kind, rows in given.items() if rows is not None}
-    if not held:
-        return None
-    shapes = {kind: tuple(rows.shape[1:]) for kind, rows in held.items()}
-    if len(set(shapes.values())) > 1:
-        widths = ", ".join(f"'{kind}' {list(shape)}" for kind, shape in shapes.items())
-        raise UserError(
-            f"the types have {what} of different widths ({widths} columns): bring them to one width before you hand "
-            f"the graph to weft, or remove the {what} of all but one type"
-        )
-    like = next(iter(held.values()))
-    fill = missing if missing is not None else math.nan if like.is_floating_point() else -1
-    return torch.cat([held.get(kind, like.new_full((size, *like.shape[1:]), fill)) for kind, size in sizes.items()])
 
 
 def _first(data: Any, *keys: str) -> Any:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from weft.graph.csr import CSR
 from weft.graph.preparation.schema import Preparation
+from weft.graph.types import GraphTypes
 from weft.graph.vertexdata import HasVertexData
 
 
@@ -30,12 +31,14 @@ class Graph(HasVertexData):
     num_relations: int = 0  # 0: edges are all of one kind
     relation_names: tuple[str, ...] | None = None
     preparation: Preparation | None = None  # how the features came out of a file; None: nobody knows
+    types: GraphTypes | None = None  # of vertices; None: they are all of one type
     meta: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         counts = {"vertices": self.num_nodes, "edges": self.num_edges}
         counts |= {"features": self.num_features, "classes": self.num_classes}
         counts |= {"numbers to predict": self.num_targets, "relations": self.num_relations}
+        counts |= {} if self.types is None else {"types": len(self.types.vertices)}
         said = [f"{count:,} {what}" for what, count in counts.items() if count or what in ("vertices", "edges")]
         said += [f"split {'/'.join(self.masks)}"] if self.masks else []
         return f"Graph({self.name!r}: {', '.join(said)})"

@@ -16,11 +16,12 @@ import pyarrow.parquet as pq
 
 from weft.disk import scratch_folder
 from weft.errors import UserError, unknown
+from weft.graph.assemble import ROLES
 from weft.graph.build import from_edges
 from weft.graph.convert import as_array
 from weft.graph.datasets import open_graph
 from weft.graph.files import Array
-from weft.graph.foreign import DGL_FEATURES, ROLES, from_dgl, from_pyg
+from weft.graph.foreign import DGL_FEATURES, from_dgl, from_pyg
 from weft.graph.graph import Graph
 from weft.graph.ingest import ingest_edges
 from weft.graph.nodefile import ID_NAMES, LABEL_NAMES, MASK_NAMES, SPLIT_NAMES

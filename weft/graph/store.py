@@ -16,6 +16,7 @@ from weft.graph.graph import Graph
 from weft.graph.preparation import read_preparation
 from weft.graph.progress import progress
 from weft.graph.structure import check_csr, check_vertex_data
+from weft.graph.types import parse_types
 from weft.graph.verify import verify_arrays
 from weft.graph.vertexdata import present
 
@@ -54,6 +55,7 @@ def save_graph(graph: Graph, path: str | Path, overwrite: bool = False) -> None:
             "class_names": graph.class_names,
             "num_relations": graph.num_relations,
             "relation_names": graph.relation_names,
+            "types": None if graph.types is None else graph.types.model_dump(mode="json"),
             "preparation": None if graph.preparation is None else graph.preparation.model_dump(mode="json"),
             "bfloat16": bf16,
             "meta": graph.meta,
@@ -106,6 +108,7 @@ def _read_graph(path: Path, manifest: Mapping[str, Any]) -> Graph:
         num_relations=int(manifest["num_relations"]),
         relation_names=None if relation_names is None else tuple(relation_names),
         preparation=read_preparation(manifest, path, AGAIN),
+        types=parse_types(manifest.get("types"), str(path), AGAIN),
         meta=dict(manifest["meta"]),
     )
 
@@ -113,7 +116,7 @@ def _read_graph(path: Path, manifest: Mapping[str, Any]) -> Graph:
 def _check_structure(where: str, graph: Graph) -> None:
     num_nodes = graph.adjacency.num_cols
     check_csr(graph.adjacency, num_nodes, graph.num_relations, where, AGAIN)
-    check_vertex_data(graph.vertex_data, num_nodes, graph.num_classes, where, AGAIN)
+    check_vertex_data(graph.vertex_data, num_nodes, graph.num_classes, where, AGAIN, types=graph.types)
     if len({tuple(mask.shape) for mask in graph.masks.values()}) > 1:
         raise UserError(f"{where} is damaged: its masks have different numbers of splits: {AGAIN}")
     if graph.original_ids is not None and graph.original_ids.shape != (num_nodes,):

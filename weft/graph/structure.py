@@ -11,7 +11,8 @@ from torch import Tensor
 from weft.errors import UserError
 from weft.graph.check import check_finite
 from weft.graph.csr import CSR, EDGE_DATA
-from weft.graph.vertexdata import vertex_array
+from weft.graph.types import GraphTypes
+from weft.graph.vertexdata import TYPE, block_type, rows_in, vertex_array
 
 PIECE = 1 << 24
 
@@ -68,10 +69,13 @@ def check_vertex_data(
     what: str,
     advice: str,
     num_features: int | None = None,
+    types: GraphTypes | None = None,
 ) -> None:
     """All columns of vertex data, of so many vertices; num_features: None where nobody says how many there are."""
+    _check_types(columns, num_vertices, types, what, advice)
     for name, rows in columns.items():
-        if not vertex_array(name).fits(rows, num_vertices):
+        members = rows_in(columns, name)
+        if not vertex_array(name).fits(rows, num_vertices if members is None else members.numel()):
             raise _misfit(what, name, rows, advice)
         if rows.is_floating_point() and name not in ("y", "time"):
             _finite(rows, f"{what}: {name}", advice)
@@ -86,6 +90,25 @@ def check_vertex_data(
         if several and y.shape[1] != num_classes:
             raise _misfit(what, "y", y, advice)
         check_range(y, -1, 2 if several else num_classes, f"{what}: y", advice)
+
+
+def _check_types(
+    columns: Mapping[str, Tensor], num_vertices: int, types: GraphTypes | None, what: str, advice: str
+) -> None:
+    """The column of types, and which blocks of features there are, of which width."""
+    kinds = columns.get(TYPE)
+    blocks = {kind: rows for name, rows in columns.items() if (kind := block_type(name)) is not None}
+    if types is None:
+        if kinds is not None or blocks:
+            raise UserError(f"{what} is damaged: it has columns of types, and no types: {advice}")
+        return
+    if kinds is None or not vertex_array(TYPE).fits(kinds, num_vertices):
+        raise UserError(f"{what} is damaged: it does not say of which type each vertex is: {advice}")
+    check_range(kinds, 0, len(types.vertices), f"{what}: {TYPE}", advice)
+    wanted = {kind: width for kind, width in enumerate(types.widths) if width}
+    found = {kind: rows.shape[1] if rows.dim() == 2 else -1 for kind, rows in blocks.items()}
+    if found != wanted:
+        raise UserError(f"{what} is damaged: its types have {found} features, not {wanted}: {advice}")
 
 
 def check_permutation(order: Tensor, what: str, advice: str) -> None:

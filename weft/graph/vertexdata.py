@@ -2,6 +2,9 @@
 
 Code that moves vertices (cutting, merging, reordering, files) loops over the mapping and never asks for a name. Columns
 of any name may be added to it; what must hold of the columns that weft itself reads is declared in VERTEX_DATA.
+
+Where vertices are of several types (weft.graph.types), a column says of which type each is, and the features of a type
+lie in a block: a column with a row for every vertex of that type, in the order of the vertices.
 """
 
 import re
@@ -48,6 +51,10 @@ VERTEX_DATA: Mapping[str, VertexArray] = {
     **{f"{split}_mask": _MASK for split in SPLITS},
     "time": VertexArray(((torch.float64, 1),)),  # from when each vertex is looked at; NaN: unknown
 }
+TYPE = "vertex_type"  # the column that says of which type each vertex is, int16 [N]
+_TYPE = VertexArray(((torch.int16, 1),))
+_BLOCK = VertexArray(((torch.float32, 2), (torch.bfloat16, 2)))
+_BLOCK_NAME = re.compile(r"x_of_([0-9]+)")
 _FURTHER = VertexArray()
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # The files of vertex data lie beside these in the folders of graphs and parts.
@@ -57,8 +64,38 @@ _TAKEN = re.compile(
 
 
 def vertex_array(name: str) -> VertexArray:
-    """What must hold of the column of this name; of one that VERTEX_DATA does not declare: a row per vertex."""
-    return VERTEX_DATA.get(name, _FURTHER)
+    """What must hold of the column of this name; of one that is not declared: a row per vertex."""
+    if block_type(name) is not None:
+        return _BLOCK
+    return _TYPE if name == TYPE else VERTEX_DATA.get(name, _FURTHER)
+
+
+def block_name(kind: int) -> str:
+    """The column with the features of a type of vertices."""
+    return f"x_of_{kind}"
+
+
+def block_type(name: str) -> int | None:
+    """The type of vertices that a column has rows of; None: of all."""
+    found = _BLOCK_NAME.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def is_features(name: str) -> bool:
+    """Whether a column holds features, of all vertices or of those of a type."""
+    return name == "x" or block_type(name) is not None
+
+
+def rows_in(columns: Mapping[str, Tensor], name: str) -> Tensor | None:
+    """Numbers of the vertices that a column has rows of, int64; None: all."""
+    kind = block_type(name)
+    return None if kind is None else (columns[TYPE] == kind).nonzero().squeeze(1)
+
+
+def check_free_name(name: str) -> None:
+    """Refuses names of columns that weft makes itself, where a user gives a column."""
+    if name == TYPE or block_type(name) is not None:
+        raise UserError(f"vertex data cannot be called '{name}': weft makes a column of that name; rename it")
 
 
 def check_column_name(name: str) -> None:
@@ -123,6 +160,15 @@ class HasVertexData:
     def num_features(self) -> int:
         return 0 if self.x is None else self.x.shape[1]
 
+    @property
+    def vertex_type(self) -> Tensor | None:
+        """The type of each vertex, int16 [N]; None: all are of one type."""
+        return self.vertex_data.get(TYPE)
+
+    def features_of(self, kind: int) -> Tensor | None:
+        """The features of the vertices of a type, a row for each of them; None: they have none."""
+        return self.vertex_data.get(block_name(kind))
+
     def with_vertex_data(self, **columns: Tensor | None) -> Self:
         """The same with these columns instead of those of the same names; None removes one."""
         return replace(self, vertex_data=present(dict(self.vertex_data) | columns))
@@ -142,7 +188,20 @@ def select_vertices(columns: Mapping[str, Tensor], index: Tensor | None) -> dict
     """Every column at these vertices, int64; None: as they are, sharing memory."""
     if index is None:
         return dict(columns)
-    return {name: rows.index_select(vertex_array(name).vertex_dim, index) for name, rows in columns.items()}
+    return {
+        name: rows.index_select(vertex_array(name).vertex_dim, index_of_rows(columns, name, index))
+        for name, rows in columns.items()
+    }
+
+
+def index_of_rows(columns: Mapping[str, Tensor], name: str, index: Tensor) -> Tensor:
+    """Which rows of a column belong to these vertices, int64: of a block, those of its type among them."""
+    kind = block_type(name)
+    if kind is None:
+        return index
+    of_kind = columns[TYPE] == kind
+    rank = torch.cumsum(of_kind, 0) - 1  # of a vertex of that type, its row
+    return rank[index[of_kind[index]]]
 
 
 def concat_vertices(pieces: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from weft.comm import Communicator
 from weft.config import RunConfig, make_config
+from weft.graph.typedrows import Rows
 from weft.graph.vertexdata import SPLITS
 from weft.launch.process import scoped_process_state
 from weft.launch.worker import Learned, Worker, objective_of, open_worker
@@ -31,7 +32,7 @@ def evaluate(run: Path, config: RunConfig | None = None, given: Given | None = N
     """The run's metric on each split, with its best weights, over the whole graph; and which worker this is."""
     worker = open_worker(run, config, given=given)
     objective = objective_of(worker, input_rows(worker.graph, worker.model, worker.config.train), training=False)
-    load_best(worker.folder.checkpoints, worker.model, worker.comm, worker.graph.global_ids, worker.graph_id)
+    load_best(worker.folder.checkpoints, worker.model, worker.comm, worker.graph.learned_ids, worker.graph_id)
     values, _ = objective.evaluate()
     return {f"{split}_{objective.metric}": value for split, value in values.items()}, worker.comm.worker
 
@@ -57,14 +58,14 @@ def export(
     of_edges = train.task == "edges" and what != "embeddings"
     objective = objective_of(worker, x, training=False) if of_edges else None  # it makes parts of the model anew
     of_graph = worker.graph_id if weights is None else None
-    load_best(weights or worker.folder.checkpoints, model, comm, graph.global_ids, of_graph)
+    load_best(weights or worker.folder.checkpoints, model, comm, graph.learned_ids, of_graph)
     arrays = _of_vertices(worker, x, what) if objective is None else _of_edges(worker, objective)
     for name, tensor in arrays.items():
         np.save(out / f"{comm.worker}-{name}.npy", tensor.cpu().numpy())
     comm.barrier("export")
 
 
-def _of_vertices(worker: Worker, x: Tensor, what: str) -> dict[str, Tensor]:
+def _of_vertices(worker: Worker, x: Rows, what: str) -> dict[str, Tensor]:
     """What the model says of own vertices, and what is known of them."""
     graph, model, train = worker.graph, worker.model, worker.config.train
     of_labels = train.task == "vertices"  # else decoders judge by the rows that the model gives
@@ -78,7 +79,7 @@ def _of_vertices(worker: Worker, x: Tensor, what: str) -> dict[str, Tensor]:
     return {"rows": rows, "ids": graph.global_ids, "split": split, **known}
 
 
-def _rows(worker: Worker, x: Tensor, hidden: bool) -> Tensor:
+def _rows(worker: Worker, x: Rows, hidden: bool) -> Tensor:
     """Of own vertices, each at its own time where labels of vertices at times are learned."""
     graph, model, config = worker.graph, worker.model, worker.config
     times, sees = graph.shard.time, sees_of(config.train, graph.shard)
@@ -126,14 +127,15 @@ def _load(run: Path, given: Given | None) -> tuple[nn.Module, Decoder | None]:
     shape = read_shape(folder.checkpoints)
     torch.manual_seed(config.seed)
     model = build_model(
-        config.model, shape.num_in, shape.num_out, shape.num_relations, given, shape.edge_reads, shape.columns
-    )
+        config.model, shape.num_in, shape.num_out, shape.num_relations, given, shape.edge_reads, shape.columns,
+        shape.type_widths, shape.type_columns,
+    )  # fmt: skip
     decoder = add_parts(model, shape, config.train.task, config.link, config.data)
     ids = torch.empty(0, dtype=torch.int64)
     if shape.learned_rows:
         newest = peek(folder.checkpoints)
         assert newest is not None, "its shape has been read"
-        ids = torch.arange(int(newest.manifest["run"]["graph"]["vertices"]))
+        ids = shape.learned_ids(int(newest.manifest["run"]["graph"]["vertices"]))
         add_embedding(model, shape.num_in, ids, config.seed)
     if config.train.precision == "float64":
         model.double()

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from weft.aggregate import DistributedGraph, find_reach, order_by, order_for_overlap
 from weft.aggregate.reducers import Traits
@@ -25,6 +25,7 @@ from weft.estimate.choice import estimate_plans, plans_as_json, with_choice
 from weft.estimate.cost import best_of
 from weft.estimate.footprint import WorkerLoad, explain_failure, ran_out_of_memory, refuse_if_too_large, worker_load
 from weft.graph.splits import known
+from weft.graph.typedrows import Rows
 from weft.kernels import memory
 from weft.launch.process import scoped_process_state
 from weft.layers import Given, Stack, add_embedding, build_model, edges_to_read, traits_of
@@ -137,8 +138,9 @@ def join(
         shard = shard.without_times()
     torch.manual_seed(config.seed)
     model = build_model(
-        config.model, shape.num_in, shape.num_out, shape.num_relations, given, shape.edge_reads, shape.columns
-    )
+        config.model, shape.num_in, shape.num_out, shape.num_relations, given, shape.edge_reads, shape.columns,
+        shape.type_widths, shape.type_columns,
+    )  # fmt: skip
     _check_layers(config, model)
     decoder = add_parts(model, shape, config.train.task, config.link, shard.graph_name)
     load = worker_load(config, shard, model, shape.num_in)
@@ -169,7 +171,10 @@ def _shape_of(
     given: Given | None = None,
 ) -> ModelShape:
     """What the run's model is built for."""
-    width = config.model.embedding if shard.x is None else shard.x.shape[1]
+    if shard.types is not None:
+        width = config.model.hidden  # of what the encoder gives
+    else:
+        width = config.model.embedding if shard.x is None else shard.x.shape[1]
     weighted = shard.local.weight is not None
     reads = edges_to_read(config.model, shard.num_edge_features, weighted, shard.graph_name, given)
     if config.train.task == "vertices":
@@ -268,8 +273,8 @@ def open_worker(
     if sizes is not None:
         graph.restrict(sizes)
     graph.noise.seed = config.seed
-    if shard.x is None:
-        add_embedding(model, shape.num_in, graph.global_ids, config.seed)
+    if shard.learned is not None:
+        add_embedding(model, shape.num_in, graph.learned_ids, config.seed)
     if isinstance(model, Stack):
         model.rematerialise = config.memory.rematerialise
     return Worker(config, folder, comm, graph, model.to(comm.device), load, edges, decoder, graph_id, shape)
@@ -346,8 +351,7 @@ def train(
     named = {"strategy": config.strategy, "model": config.model.name, "seed": config.seed}
     summary = summarise(named, worker.graph, worker.model, outcome, time.perf_counter() - started, info)
     advice = advise(worker.graph, outcome, config.train) if config.train.task == "vertices" else []
-    preparation = preparation_of(config, worker.folder.path)
-    summary["notes"] = [*(preparation.notes if preparation else ()), *warnings, *advice]
+    summary["notes"] = [*_notes_of_data(worker), *warnings, *advice]
     if comm.worker == 0:
         worker.folder.write_summary(summary)
         worker.folder.close()
@@ -358,7 +362,15 @@ def train(
     return EXIT_INTERRUPTED if outcome.status == "interrupted" else 0
 
 
-def objective_of(worker: Worker, x: Tensor, training: bool = True) -> Learned:
+def _notes_of_data(worker: Worker) -> list[str]:
+    """What the user should know about the features of all vertices, or of those of each type."""
+    types = worker.graph.shard.types
+    made = [preparation_of(worker.config, worker.folder.path)]
+    made += [] if types is None else [kind.preparation for kind in types.vertices]
+    return [note for preparation in made if preparation is not None for note in preparation.notes]
+
+
+def objective_of(worker: Worker, x: Rows, training: bool = True) -> Learned:
     """What the run learns; without `training`, only how it is evaluated."""
     config, graph, model = worker.config, worker.graph, worker.model
     sees = sees_of(config.train, graph.shard)
@@ -377,7 +389,7 @@ def objective_of(worker: Worker, x: Tensor, training: bool = True) -> Learned:
     return LinkPrediction(graph, model, x, held_out, book, config.link, config.seed, worker.decoder, metric, at)
 
 
-def _steps(worker: Worker, x: Tensor, objective: Learned) -> Steps:
+def _steps(worker: Worker, x: Rows, objective: Learned) -> Steps:
     """What an epoch of the run consists of."""
     config, graph, model, plan = worker.config, worker.graph, worker.model, worker.config.exchange.plan
     if plan == "full":
@@ -407,6 +419,12 @@ def _pipeline(worker: Worker, steps: Steps) -> EpochRunner:
             f"executor {config.executor.name} computes losses of classes, and the labels of "
             f"{worker.graph.shard.graph_name} are numbers: use another strategy than dorylus"
         )
+    if worker.graph.shard.types is not None:
+        raise UserError(
+            f"executor {config.executor.name} does not know types of vertices, which {worker.graph.shard.graph_name} "
+            "has: use another strategy than dorylus"
+        )
+    assert isinstance(steps.x, torch.Tensor)
     cache = config.train.cache_input
     return PipelineExecutor(
         worker.graph, worker.model, steps.x, steps.loss_of, config.executor, config.optim, config.seed,

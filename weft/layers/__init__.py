@@ -8,13 +8,16 @@ from typing import Any
 
 from weft.layers.config import ModelConfig, check_model, reducer_traits
 from weft.layers.edge_reads import EdgeReads
+from weft.layers.encoder import TypeEncoder
 from weft.layers.gat import GAT, GATv2
 from weft.layers.gcn import GCN
 from weft.layers.gin import GIN
+from weft.layers.hgt import HGT
 from weft.layers.layer import NATIVE, Layer
-from weft.layers.learned_columns import LearnedColumn, LearnedColumns
+from weft.layers.learned_columns import LearnedColumn, LearnedColumns, learns_columns
 from weft.layers.norm import BatchNorm, LayerNorm
 from weft.layers.registry import Place, register_layer
+from weft.layers.rgat import RGAT
 from weft.layers.rgcn import RGCN
 from weft.layers.sage import SAGE
 from weft.layers.separable import Separable
@@ -27,7 +30,9 @@ __all__ = [
     "GCN",
     "GIN",
     "GIVEN",
+    "HGT",
     "NATIVE",
+    "RGAT",
     "RGCN",
     "SAGE",
     "BatchNorm",
@@ -44,10 +49,12 @@ __all__ = [
     "Separable",
     "Stack",
     "Transformer",
+    "TypeEncoder",
     "add_embedding",
     "build_model",
     "check_model",
     "edges_to_read",
+    "learns_columns",
     "reducer_traits",
     "register_layer",
     "replicated_parameters",

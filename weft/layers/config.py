@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from weft.aggregate.reducers import Traits
 from weft.errors import UserError
-from weft.layers import gat, gcn, gin, rgcn, sage, transformer  # noqa: F401  they register themselves
+from weft.layers import gat, gcn, gin, hgt, rgat, rgcn, sage, transformer  # noqa: F401  they register themselves
 from weft.layers.registry import LayerKind, layer_kind, layer_names
 
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -23,7 +23,9 @@ class ModelConfig(BaseModel):
 
     name: str = Field("gcn", description=f"{', '.join(layer_names())}, or your own as package.module:name")
     layers: int = Field(2, ge=1, description="how many layers")
-    hidden: int = Field(64, ge=1, description="width between layers; with attention, of each head")
+    hidden: int = Field(
+        64, ge=1, description="width between layers; with attention, of each head; of hgt, of all heads"
+    )
     heads: int = Field(8, ge=1, description=f"attention heads ({_whose('heads')})")
     output_heads: int = Field(1, ge=1, description="attention heads of the last layer, averaged")
     reduce: Literal["mean", "max", "sum"] = Field(

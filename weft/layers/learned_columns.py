@@ -51,6 +51,11 @@ class LearnedColumns(nn.Module):
         return torch.cat(rows, 1)
 
 
+def learns_columns(model: nn.Module) -> bool:
+    """Whether a model makes learned rows of columns: of all vertices' or of those of a type."""
+    return any(isinstance(module, LearnedColumns) for module in model.modules())
+
+
 def width_of(columns: Sequence[LearnedColumn], num_in: int, width: int) -> int:
     """How many columns come out of `LearnedColumns`."""
     return num_in + len(columns) * (width - 1)

@@ -26,6 +26,7 @@ class Place:
     last: bool
     num_relations: int  # of the graph; 0: it does not tell edges apart
     edges: EdgeReads = NO_READS  # what it is to read of edges, if it has the options edge_features and edge_weights
+    num_types: int = 0  # of the graph's vertices; 0: they are all of one type
 
 
 Build = Callable[["ModelConfig", Place], nn.Module]  # a layer with `num_out`, the columns that come out of it

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from weft.aggregate import GraphView, rematerialised
 from weft.errors import UserError
+from weft.graph.typedrows import Rows, TypedRows
 from weft.kernels import memory
 from weft.kernels.hash import hash_key, hash_uniform
 from weft.layers.config import ModelConfig, check_options
 from weft.layers.edge_reads import NO_READS, EdgeReads
+from weft.layers.encoder import Encoded, TypeEncoder
 from weft.layers.initial import by_fan_in
 from weft.layers.learned_columns import LearnedColumn, LearnedColumns, width_of
 from weft.layers.linear import linear
@@ -50,6 +52,7 @@ class Stack(nn.Module):
         self.widths = tuple(widths or ())
         self.embedding: nn.Parameter | None = None
         self.columns: LearnedColumns | None = None  # makes learned rows of columns of the input
+        self.encoder: TypeEncoder | None = None  # of graphs whose vertices are of several types
         self.rematerialise = False  # compute each layer's dense part again in the backward pass
         between = (widths or [])[1:-1] if output is None else (widths or [])[1:]
         if self.config.norm != "none":
@@ -59,18 +62,26 @@ class Stack(nn.Module):
             assert widths is not None
             self.skips.extend(by_fan_in(out, into) for into, out in itertools.pairwise(widths))
 
-    def forward(self, graph: GraphView, x: Tensor) -> Tensor:
+    def forward(self, graph: GraphView, x: Rows) -> Tensor:
+        out = self._encoded(graph, x) if isinstance(x, TypedRows) else x
         remakes = self.rematerialise and self.training and torch.is_grad_enabled()
         for depth in range(len(self.layers)):
             level = graph.level(depth)
-            x = level.enter(x)
+            out = level.enter(out)
             if depth == 0 and self.columns is not None:
-                x = self.columns(x)
-            x = self._rematerialised(level, x, depth) if remakes else self._segment(level, x, depth)
+                out = self.columns(out)
+            out = self._rematerialised(level, out, depth) if remakes else self._segment(level, out, depth)
         if self.output is not None:
-            return cast(Tensor, self.output(level, self._between(level, x, len(self.layers), keeps_input=remakes)))
+            return cast(Tensor, self.output(level, self._between(level, out, len(self.layers), keeps_input=remakes)))
         bias = _pending_bias(self.layers[-1])
-        return x if bias is None else x + bias.to(x.dtype)
+        return out if bias is None else out + bias.to(out.dtype)
+
+    def _encoded(self, graph: GraphView, x: TypedRows) -> Tensor:
+        """Rows of one width, of the vertices that the first layer reads."""
+        if self.encoder is None:
+            raise UserError("vertices are of several types, with features of their own, and the model has no encoder")
+        rows: Tensor = self.encoder(x.first(graph.level(0).num_rows))
+        return rows
 
     def _rematerialised(self, graph: GraphView, x: Tensor, depth: int) -> Tensor:
         parameters = [*self.layers[depth].parameters()]
@@ -154,16 +165,40 @@ def build_model(
     given: Given | None = None,
     edges: EdgeReads = NO_READS,
     columns: Sequence[LearnedColumn] = (),
+    type_widths: Sequence[int] = (),
+    type_columns: Sequence[Sequence[LearnedColumn]] = (),
 ) -> nn.Module:
     """The model of a config, between `num_in` features and `num_out` outputs, on a graph of `num_relations`.
 
     `edges`: what its layers are to read of edges, as `edges_to_read` says. `columns`: those of the features in whose
     place learned rows come before the first layer; a function gets the number of columns that there are then.
+    `type_widths`: the features of each type of vertices, where they are of several; an encoder makes `num_in` of them.
+    `type_columns`: those of each type in whose place learned rows come.
 
     A user's own is `package.module:name`: a function that is called as name(num_in, num_out, config) and returns what
     is called as model(graph, x), or the name of a layer that the module registers. `given` is such a function, or the
     model itself, where it was given as an object; the config then names it `given:NAME`.
     """
+    model = _build(config, num_in, num_out, num_relations, given, edges, columns, len(type_widths))
+    if not type_widths:
+        return model
+    encoder = TypeEncoder(type_widths, num_in, type_columns, config.column_embedding)
+    if not isinstance(model, Stack):
+        return Encoded(model, encoder)
+    model.encoder = encoder
+    return model
+
+
+def _build(
+    config: ModelConfig,
+    num_in: int,
+    num_out: int,
+    num_relations: int,
+    given: Given | None,
+    edges: EdgeReads,
+    columns: Sequence[LearnedColumn],
+    num_types: int,
+) -> nn.Module:
     if isinstance(given, nn.Module):
         if columns and getattr(given, "columns", None) is None:
             raise UserError(
@@ -189,7 +224,7 @@ def build_model(
     widths = [num_in]
     for depth in range(config.layers):
         last = depth == config.layers - 1 and config.output == "layer"
-        place = Place(widths[-1], num_out if last else config.hidden, last, num_relations, edges)
+        place = Place(widths[-1], num_out if last else config.hidden, last, num_relations, edges, num_types)
         layer = kind.build(config, place)
         layers.append(layer)
         widths.append(cast(int, layer.num_out))

@@ -14,7 +14,7 @@ from weft.graph.convert import signed
 from weft.graph.edgelist import read_npy
 from weft.graph.files import Array
 from weft.graph.tables import kind_of
-from weft.graph.vertexdata import VERTEX_DATA, check_column_name
+from weft.graph.vertexdata import VERTEX_DATA, check_column_name, check_free_name
 from weft.out_of_core.budget import pieces
 from weft.out_of_core.edgefiles import Numbers
 from weft.out_of_core.job import Job
@@ -62,6 +62,7 @@ def open_vertex_files(job: Job) -> dict[str, VertexFile]:
         check_column_name(name)
         if name == "time":
             raise UserError("times of vertices go with those of edges, which weft ingest reads: run that first")
+        check_free_name(name)
         if name in VERTEX_DATA:
             raise UserError(f"vertex data '{name}' has an option of its own: use --features, --labels or --split")
         files[name] = _open_column(name, path)

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from weft.errors import UserError
 from weft.graph.files import MANIFEST, Array, read_manifest
 from weft.graph.preparation import Preparation
+from weft.graph.types import GraphTypes
 from weft.partitioning.quality import PartCounts, Quality
 from weft.partitioning.touches import Forecast
 
@@ -46,6 +47,7 @@ class PartitionInfo(BaseModel):
     relation_names: tuple[str, ...] | None = None
     num_edge_features: int = 0
     preparation: Preparation | None = None  # how the features came out of a file; None: nobody knows
+    types: GraphTypes | None = None  # of vertices; None: they are all of one type
     id_column: str | None = None  # what the user's own files call ids
     parts: tuple[PartCounts, ...]
     part_manifests: tuple[str, ...]  # sha256

@@ -79,6 +79,7 @@ def load_shard(path: Path | str, worker: int, num_workers: int) -> Shard:
         graph_name=info.graph_name,
         fingerprint=info.fingerprint,
         num_relations=info.num_relations,
+        types=info.types,
     )
 
 
@@ -190,4 +191,5 @@ def _check_part(info: PartitionInfo, number: int, what: str, part: _Part) -> Non
         check_csr(csr, num_nodes, info.num_relations, f"{what}: {side}", AGAIN)
         if csr.features is not None and csr.features.shape[1] != info.num_edge_features:
             raise UserError(f"{what} is damaged: its edges have {csr.features.shape[1]} features: {AGAIN}")
-    check_vertex_data(part.vertex_data, num_nodes, info.num_classes, what, AGAIN, info.num_features)
+    columns = part.vertex_data
+    check_vertex_data(columns, num_nodes, info.num_classes, what, AGAIN, info.num_features, info.types)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from weft.graph.csr import EDGE_DATA
-from weft.graph.vertexdata import VERTEX_DATA, vertex_array
+from weft.graph.vertexdata import VERTEX_DATA, block_type, vertex_array
 
 Row = Literal["owned vertex", "offset", "halo vertex", "local edge", "remote edge"]
 SIDES = ("local", "remote")  # edges from own vertices, and from those of other parts
@@ -108,7 +108,8 @@ def find_mistake(arrays: Mapping[str, Mapping[str, Any]], sizes: PartSizes, bflo
         if array.dtype is not None and dtype != array.dtype:
             return f"{found}, not {array.dtype}"
         dim = vertex_array(name).vertex_dim if is_vertex_data(name) else 0
-        if not shape or shape[dim] != sizes.of(array.row):
+        one_type = block_type(name) is not None  # how many of its vertices are here, the column of types says
+        if not shape or (shape[dim] != sizes.of(array.row) and not one_type):
             return f"{found}, for {sizes.of(array.row)} rows (one per {array.row})"
         if name in bfloat16 and dtype != np.int16:
             return f"{found}, which are no bits of bfloat16"

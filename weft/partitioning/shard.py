@@ -13,6 +13,7 @@ from torch import Tensor
 from weft.errors import UserError
 from weft.graph.csr import CSR, filter_csr, invert, rows_ascend, sort_columns, take_columns, take_rows
 from weft.graph.graph import Graph
+from weft.graph.types import GraphTypes
 from weft.graph.vertexdata import HasVertexData, map_columns, select_vertices
 from weft.partitioning.order import locality_order, wants_reorder
 
@@ -35,6 +36,7 @@ class Shard(HasVertexData):
     graph_name: str
     fingerprint: str
     num_relations: int = 0  # 0: edges are all of one kind
+    types: GraphTypes | None = None  # of the graph's vertices; None: they are all of one type
 
     @property
     def num_nodes(self) -> int:
@@ -43,6 +45,17 @@ class Shard(HasVertexData):
     @property
     def num_halo(self) -> int:
         return self.halo_ids.numel()
+
+    @property
+    def learned(self) -> Tensor | None:
+        """Numbers of own vertices for which a row is learned, int64, since they have no features; None: of none."""
+        if self.types is None:
+            return None if self.x is not None else torch.arange(self.num_nodes)
+        if not self.types.learned:
+            return None
+        assert self.vertex_type is not None
+        featureless = torch.tensor(self.types.widths, device=self.vertex_type.device) == 0
+        return featureless[self.vertex_type.long()].nonzero().squeeze(1)
 
     @property
     def num_outputs(self) -> int:
@@ -187,4 +200,5 @@ def _shard(graph: Graph, worker: int, num_workers: int, members: Tensor, rows: T
         graph_name=graph.name,
         fingerprint=graph.fingerprint,
         num_relations=graph.num_relations,
+        types=graph.types,
     )

@@ -9,7 +9,7 @@ from torch import Tensor
 from weft.graph.files import MANIFEST, ArrayWriter, FolderWriter, sha256_of, to_file
 from weft.graph.graph import Graph
 from weft.graph.progress import progress
-from weft.graph.vertexdata import vertex_array
+from weft.graph.vertexdata import index_of_rows, vertex_array
 from weft.partitioning.info import PartInfo, PartitionInfo, part_name, partition_id_of, position_dtype
 from weft.partitioning.quality import PartCounts, train_count
 from weft.partitioning.schema import IDS, SIDES, PartSizes, edge_array, find_mistake
@@ -64,6 +64,7 @@ def write_partition(
             relation_names=graph.relation_names,
             num_edge_features=graph.num_edge_features,
             preparation=graph.preparation,
+            types=graph.types,
             id_column=graph.id_column,
             parts=_count_parts(graph, owner, placement, torch.stack(halo_counts), cut_edges),
             part_manifests=tuple(sha256_of(folder.temporary / part_name(part) / MANIFEST) for part in range(num_parts)),
@@ -115,7 +116,8 @@ def _write_part(
     bfloat16 = tuple(name for name, rows in graph.vertex_data.items() if rows.dtype == torch.bfloat16)
     for name, rows in graph.vertex_data.items():
         if vertex_array(name).vertex_dim == 0:
-            _copy_rows(folder, name, torch.from_numpy(to_file(rows)), members)
+            index = index_of_rows(graph.vertex_data, name, members)
+            _copy_rows(folder, name, torch.from_numpy(to_file(rows)), index)
         else:
             folder.add(name, to_file(rows[..., members]))
     if graph.original_ids is not None:

@@ -12,6 +12,7 @@ from weft.sample.source import LinkSource, Source, VertexSource
 from weft.sample.split import SharedSampler, Sharing
 from weft.sample.store import Counts, Features, Store
 from weft.sample.trial import Trial
+from weft.sample.typedstore import keep_rows
 
 __all__ = [
     "Batch",
@@ -41,5 +42,6 @@ __all__ = [
     "drawing_for",
     "enter",
     "fanouts_for",
+    "keep_rows",
     "presampled",
 ]

@@ -7,13 +7,15 @@ from typing import Any
 from torch import Tensor
 
 from weft.comm import BYTE_CLASSES, Communicator
+from weft.graph.typedrows import Rows
 from weft.partitioning import Shard
 from weft.sample.batch import Batch
 from weft.sample.book import PartitionBook
 from weft.sample.config import Needs
 from weft.sample.sampler import Sampler
-from weft.sample.store import BatchRows, Column, Counts, Features, Store
+from weft.sample.store import BatchRows, Column, Counts, Features, PlainRows, Store
 from weft.sample.trial import Trial
+from weft.sample.typedstore import BlockRows
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class CachedAggregate:
 
     name: tuple[Any, ...]  # reduce, weight, by
     rows: Tensor  # [N, F] of this worker
+    features: Features  # how they lie at rest
     reads_own: bool  # the layer wants the input rows too
 
 
@@ -29,7 +32,7 @@ class CachedAggregate:
 class Inputs:
     """What a pass over a minibatch begins with: rows and facts of its vertices, in its order."""
 
-    x: Tensor
+    x: Rows
     ids: Tensor  # int64, global
     scale: Tensor | None  # float64, of GCN's coefficients, where needed
     aggregates: dict[Any, Tensor] | None  # of the rows, by (reduce, weight, by); None: the first layer aggregates
@@ -55,31 +58,32 @@ class Fetcher:
         shard: Shard,
         book: PartitionBook,
         comm: Communicator,
-        x: Tensor,
+        x: Rows,
         needs: Needs,
-        features: Features,
+        kept: PlainRows | BlockRows,
         cached: CachedAggregate | None = None,
     ) -> None:
-        """`x` are this worker's input rows. Rows that are learned are read where they lie, not fetched."""
+        """`x`: this worker's input rows; `kept`: how they are kept. Learned ones are read where they lie."""
         self.steps, self.cached = sampler.steps, cached
-        self._sampler, self._comm, self._x, self._features = sampler, comm, x, features
+        self._sampler, self._comm, self._x, self._kept = sampler, comm, x, kept
         self._first = book.own.start
         self._hops = needs.layers - (cached is not None)
         self._learned = x.requires_grad
         # A sampler whose workers share minibatches draws for own vertices alone, of which it knows ids and degrees. Of
         # any other's last hop ids are not known: there is nothing to draw from there.
         self._fetches_scale = needs.degrees and not sampler.shares and not sampler.timed
+        fetches_rows = not self._learned and (cached is None or cached.reads_own)
         self._fetches_ids = not sampler.shares and (needs.ids or cached is not None)
+        self._fetches_ids |= fetches_rows and kept.wants_ids
         columns: dict[str, Column] = {}
-        if not self._learned and (cached is None or cached.reads_own):
-            columns["x"] = Column(features.stored(x, shard.global_ids), "features")
         if cached is not None:
-            columns["aggregate"] = Column(features.stored(cached.rows, shard.global_ids), "features")
+            columns["aggregate"] = Column(cached.features.stored(cached.rows, shard.global_ids), "features")
         if self._fetches_scale:
             columns["scale"] = Column(sampler.symmetric_scale, "topology")
         if self._fetches_ids or comm.num_workers == 1:
             columns["ids"] = Column(shard.global_ids, "ids")
-        self.store = Store(comm, book, columns)
+        ids = shard.global_ids
+        self.store = kept.make_store(comm, book, columns, ids) if fetches_rows else Store(comm, book, columns)
 
     def keep_hot(self, trial: Trial, mebibytes: float) -> None:
         """Fetches the rows of other workers that minibatches read most often once and for all."""
@@ -103,7 +107,7 @@ class Fetcher:
         if self.cached is None:
             if self._learned:  # own rows alone, and as they are now
                 return Inputs(self._x[batch.nodes.long() - self._first], ids, scale, None)
-            return Inputs(self._features.read(rows.column("x")), ids, scale, None)
-        aggregate = self._features.read(rows.column("aggregate"))
-        x = self._features.read(rows.column("x")) if self.cached.reads_own else aggregate
+            return Inputs(self._kept.read(rows), ids, scale, None)
+        aggregate = self.cached.features.read(rows.column("aggregate"))
+        x = self._kept.read(rows) if self.cached.reads_own else aggregate
         return Inputs(x, ids, scale, {self.cached.name: aggregate})

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -74,6 +74,17 @@ class Fetched:
         return BatchRows(self.store, self.rows, self.places[number])
 
 
+@dataclass(frozen=True)
+class Request:
+    """Which vertices' rows go where in one fetch."""
+
+    index: Tensor  # int64, own rows that others want, in the order of workers
+    asked: list[int]  # how many of them each worker wants
+    wanted: list[int]  # how many rows this worker wants of each
+    order: Tensor  # int64, of the vertices that this worker wants, in the order in which their rows come
+    back: Tensor  # int64, its inverse
+
+
 class Store:
     """Columns of constant rows over all workers."""
 
@@ -129,7 +140,7 @@ class Store:
     def _fetch(self, nodes: Tensor) -> tuple[dict[str, Tensor], int]:
         """Columns of other workers' vertices; and how many own ones others wanted that were not wanted here."""
         if self._comm.num_workers == 1:
-            return {name: column.rows[:0] for name, column in self.columns.items()}, 0
+            return self._nothing(), 0
         owners = self._book.owners(nodes)
         order = torch.argsort(owners, stable=True)
         counts = torch.bincount(owners, minlength=self._comm.num_workers)
@@ -137,14 +148,23 @@ class Store:
         mine, theirs = counts.tolist(), asked.tolist()
         wanted = all_to_all_v(self._comm, nodes[order], mine, theirs, "ids", "vertices whose rows are wanted")
         _, _, served = find_slots(self._table, wanted, self._book.own, 0, self._stamp, torch.empty_like(wanted))
-        index = (wanted - self._book.own.start).long()
-        posts = {
-            name: AllToAllV(self._comm, gather(column.rows, index), theirs, mine, column.kind, f"rows of {name}")
-            for name, column in self.columns.items()
-        }
         back = torch.empty_like(order)
         back[order] = torch.arange(order.numel())
-        return {name: gather(post.wait(), back) for name, post in posts.items()}, served
+        index = (wanted - self._book.own.start).long()
+        return self._answer(Request(index, theirs, mine, order, back)), served
+
+    def _nothing(self) -> dict[str, Tensor]:
+        """Columns of no vertex."""
+        return {name: column.rows[:0] for name, column in self.columns.items()}
+
+    def _answer(self, request: "Request") -> dict[str, Tensor]:
+        """Columns of the vertices that this worker wants; others get those that they want."""
+        index, asked, wanted = request.index, request.asked, request.wanted
+        posts = {
+            name: AllToAllV(self._comm, gather(column.rows, index), asked, wanted, column.kind, f"rows of {name}")
+            for name, column in self.columns.items()
+        }
+        return {name: gather(post.wait(), request.back) for name, post in posts.items()}
 
 
 @dataclass(frozen=True)
@@ -191,3 +211,20 @@ class Features:
         """Bits and offset of every row, all alike."""
         every = torch.full((rows,), bits, dtype=torch.uint8)
         return every, packed_offsets(self.width, every)[0]
+
+
+@dataclass(frozen=True)
+class PlainRows:
+    """Input rows that are all of one width, as a store keeps them."""
+
+    features: Features
+    x: Tensor
+    wants_ids: ClassVar[bool] = False  # whether ids of vertices are needed beside their rows
+
+    def make_store(self, comm: Communicator, book: PartitionBook, columns: dict[str, Column], ids: Tensor) -> Store:
+        """A store of input rows beside other columns; ids: global, of own vertices."""
+        return Store(comm, book, {"x": Column(self.features.stored(self.x, ids), "features"), **columns})
+
+    def read(self, rows: BatchRows) -> Tensor:
+        """Of a minibatch's vertices."""
+        return self.features.read(rows.column("x"))

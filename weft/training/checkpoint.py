@@ -47,7 +47,7 @@ def save_checkpoint(
     pipeline = {f"{EXECUTOR}{name}": tensor for name, tensor in (executor or {}).items()}
     mine: dict[str, dict[str, Tensor]] = {own_name(comm): own_state(graph) | pipeline}
     if rows:
-        mine[f"rows-{comm.worker:04d}.safetensors"] = rows | {"global_ids": graph.global_ids}
+        mine[f"rows-{comm.worker:04d}.safetensors"] = rows | {"global_ids": graph.learned_ids}
     if comm.worker == 0:
         mine[STATE] = replicated
     try:

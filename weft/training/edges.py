@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from weft.aggregate import DistributedGraph
 from weft.errors import UserError
 from weft.graph.splits import known
+from weft.graph.typedrows import Rows
 from weft.sample import MacrobatchLoader, Minibatch, PartitionBook, Store, VertexSource
 from weft.sample.moments import Moments, join
 from weft.sample.store import Column
@@ -62,7 +63,7 @@ class EdgeLabels:
         self,
         graph: DistributedGraph,
         model: nn.Module,
-        x: Tensor,
+        x: Rows,
         labelled: LabelledEdges,
         book: PartitionBook,
         config: TrainConfig,

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from weft.aggregate import DistributedGraph
 from weft.errors import UserError
+from weft.graph.typedrows import Rows
 from weft.graph.vertexdata import HasVertexData
 from weft.training import metrics
 
@@ -36,7 +37,7 @@ def choose_number_metric(name: str) -> str:
 
 
 @torch.no_grad()
-def predict(model: nn.Module, graph: DistributedGraph, x: Tensor) -> Tensor:
+def predict(model: nn.Module, graph: DistributedGraph, x: Rows) -> Tensor:
     """The model's outputs for the rows that this worker owns, [N, C]."""
     was_training = model.training
     model.eval()

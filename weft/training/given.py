@@ -8,6 +8,7 @@ import torch
 from weft.errors import UserError, unknown
 from weft.graph.edgelist import EdgeColumns, EdgeList, number_vertices, read_edges
 from weft.graph.ids import IdMap
+from weft.graph.types import GraphTypes
 from weft.training.held_out import GivenEdges
 from weft.training.labelled import find_time_column
 
@@ -44,8 +45,11 @@ def find_relation(name: str | int, num_relations: int, names: tuple[str, ...] | 
     raise unknown("relation", str(name), names or [str(number) for number in range(num_relations)])
 
 
-def find_reverses(relations: list[int], names: tuple[str, ...] | None) -> list[int]:
+def find_reverses(relations: list[int], names: tuple[str, ...] | None, types: GraphTypes | None = None) -> list[int]:
     """The relations that run the other way beside these, as `weft ingest --undirected` makes and names them."""
+    if types is not None:
+        found = {there: back for pair in types.reverses for there, back in (pair, pair[::-1])}
+        return sorted({found[number] for number in relations if number in found} - set(relations))
     if names is None:
         return []
     mine = {names[number] for number in relations}

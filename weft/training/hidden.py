@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from weft.aggregate import DistributedGraph, GraphView
 from weft.errors import UserError
+from weft.graph.typedrows import Rows
 from weft.layers import Stack
 from weft.training.evaluate import predict
 
 
 @torch.no_grad()
-def embed(model: nn.Module, graph: DistributedGraph, x: Tensor) -> Tensor:
+def embed(model: nn.Module, graph: DistributedGraph, x: Rows) -> Tensor:
     """The rows of own vertices that enter the last layer, [N, D], exact as `predict` is."""
     found: list[Tensor] = []
 

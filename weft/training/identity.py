@@ -12,7 +12,7 @@ from torch import Tensor
 
 from weft.comm import Communicator
 from weft.errors import UserError
-from weft.graph.vertexdata import SPLITS, VERTEX_DATA
+from weft.graph.vertexdata import SPLITS, VERTEX_DATA, rows_in
 from weft.kernels.hash import splitmix64
 from weft.partitioning import Shard
 
@@ -81,8 +81,8 @@ def describe_graph(shard: Shard, comm: Communicator) -> dict[str, Any]:
     rows |= {name: [column] for name, column in shard.vertex_data.items() if name not in VERTEX_DATA}
     sums = torch.stack(
         [
-            sum((_sum_of_hashes(part, shard.global_ids, place) for place, part in enumerate(parts)), torch.tensor(0))
-            for parts in rows.values()
+            sum((_sum_of_hashes(part, _ids(shard, name), place) for place, part in enumerate(parts)), torch.tensor(0))
+            for name, parts in rows.items()
         ]
     )
     comm.all_reduce(sums, "control", "hashes of rows")
@@ -93,6 +93,12 @@ def describe_graph(shard: Shard, comm: Communicator) -> dict[str, Any]:
         "edges": shard.num_global_edges,
         **{name: f"{value & 0xFFFFFFFFFFFFFFFF:016x}" for name, value in zip(rows, sums.tolist(), strict=True)},
     }
+
+
+def _ids(shard: Shard, column: str) -> Tensor:
+    """Global ids of the vertices that a column has rows of."""
+    members = rows_in(shard.vertex_data, column)
+    return shard.global_ids if members is None else shard.global_ids[members]
 
 
 def refuse_other_graph(before: Mapping[str, Any], now: Mapping[str, Any], where: str) -> None:

@@ -9,6 +9,7 @@ from torch.nn import functional
 from weft.aggregate import DistributedGraph
 from weft.comm import Communicator
 from weft.errors import UserError
+from weft.graph.typedrows import Rows
 from weft.sample import LinkSource, MacrobatchLoader, PartitionBook, Store
 from weft.sample.left_out import LeftOut
 from weft.sample.moments import Moments
@@ -36,7 +37,7 @@ class LinkPrediction:
         self,
         graph: DistributedGraph,
         model: nn.Module,
-        x: Tensor,
+        x: Rows,
         held_out: HeldOut,
         book: PartitionBook,
         config: LinkConfig,

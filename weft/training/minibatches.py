@@ -8,7 +8,8 @@ from weft.aggregate import DistributedGraph
 from weft.aggregate.topology import Reduce, Weight
 from weft.comm import Communicator
 from weft.errors import UserError
-from weft.layers import BatchNorm, Stack, traits_of
+from weft.graph.typedrows import Rows
+from weft.layers import BatchNorm, Stack, learns_columns, traits_of
 from weft.sample import (
     CachedAggregate,
     Features,
@@ -24,6 +25,7 @@ from weft.sample import (
     Source,
     Trial,
     drawing_for,
+    keep_rows,
 )
 from weft.sample.left_out import LeftOut
 from weft.sample.moment_sampler import MomentSampler
@@ -35,7 +37,7 @@ from weft.sample.trial import Growth, caching_pays, choose_macrobatch_size
 def make_loader(
     graph: DistributedGraph,
     model: nn.Module,
-    x: Tensor,
+    x: Rows,
     source: Source,
     book: PartitionBook,
     config: SampleConfig,
@@ -54,7 +56,7 @@ def make_loader(
             "minibatches have a level for each layer, so the model must be a weft.layers.Stack of layers: return one, "
             "or train over the full graph (--strategy full)"
         )
-    if model.columns is not None and config.features != "float32":
+    if learns_columns(model) and config.features != "float32":
         raise UserError(
             f"sample.features={config.features} rounds the numbers of learned columns: leave it out, or ingest without "
             "--learned-columns"
@@ -67,7 +69,7 @@ def make_loader(
 
 def open_loader(
     graph: DistributedGraph,
-    x: Tensor,
+    x: Rows,
     source: Source,
     book: PartitionBook,
     needs: Needs,
@@ -88,10 +90,10 @@ def open_loader(
     growth = trial.growth()
     cached = None
     if cacheable is not None and (cacheable.always or caching_pays(*trial.sizes(), cacheable.reads_own)):
-        rows = graph.aggregate_once(x, *cacheable.name)
-        cached = CachedAggregate((*cacheable.name, None), rows, cacheable.reads_own)
-    features = Features(config.features, x.shape[1], x.dtype)
-    fetcher = Fetcher(sampler, graph.shard, book, comm, x, needs, features, cached)
+        assert isinstance(x, Tensor), "what is cached are aggregates of rows of one width"
+        rows, kept = graph.aggregate_once(x, *cacheable.name), Features(config.features, x.shape[1], x.dtype)
+        cached = CachedAggregate((*cacheable.name, None), rows, kept, cacheable.reads_own)
+    fetcher = Fetcher(sampler, graph.shard, book, comm, x, needs, keep_rows(config.features, x), cached)
     fetcher.keep_hot(trial, config.hot_mib)
     size = 1
     if plan != "independent" and config.macrobatch == "auto":
@@ -126,7 +128,7 @@ def _sampler(
     return (SharedMomentSampler if sees != "all" else SharedSampler)(*whose, sharing)
 
 
-def _check(graph: DistributedGraph, layers: int, config: SampleConfig, plan: Plan, x: Tensor, sees: Sees) -> None:
+def _check(graph: DistributedGraph, layers: int, config: SampleConfig, plan: Plan, x: Rows, sees: Sees) -> None:
     if sees == "all" and config.method == "last":
         raise UserError(
             f"sample.method=last draws a vertex's newest edges, and this run knows no times of "
@@ -136,7 +138,7 @@ def _check(graph: DistributedGraph, layers: int, config: SampleConfig, plan: Pla
         raise UserError("sample.alone_hops is for edges without times: leave it out, or set train.times=ignore")
     if x.requires_grad and graph.comm.num_workers > 1 and plan != "split":
         raise UserError(
-            f"{graph.shard.graph_name} has no features, and learned rows change with every step, so that they cannot "
+            f"{_featureless(graph)} no features, and learned rows change with every step, so that they cannot "
             "be fetched ahead: use --strategy gsplit, which exchanges them in its steps, or --strategy full"
         )
     if config.alone_hops >= layers:
@@ -148,6 +150,15 @@ def _check(graph: DistributedGraph, layers: int, config: SampleConfig, plan: Pla
         raise UserError(f"sample.method=weighted draws by edge weight, but {graph.shard.graph_name} has no weights")
 
 
+def _featureless(graph: DistributedGraph) -> str:
+    """Who has no features, as people say it."""
+    types, name = graph.shard.types, graph.shard.graph_name
+    if types is None:
+        return f"{name} has"
+    without = [f"'{kind.name}'" for kind in types.vertices if kind.count and not kind.num_features]
+    return f"vertices of type {', '.join(without)} in {name} have"
+
+
 def needs_of(model: Stack) -> Needs:
     """What the layers of a model want to know of sampled vertices; of a user's own anything may be wanted."""
     traits = [traits_of(layer) for layer in model.layers]
@@ -157,7 +168,7 @@ def needs_of(model: Stack) -> Needs:
         layers=len(model.layers),
         loops=any(layer.adds_loops for layer in traits),
         degrees=own or any(layer.wants_degrees for layer in traits),
-        ids=own or config.input_dropout > 0 or config.attention_dropout > 0,
+        ids=own or model.encoder is not None or config.input_dropout > 0 or config.attention_dropout > 0,
         counted=_counted_hops(model, own),
     )
 
@@ -179,7 +190,7 @@ class Cacheable:
 
 
 def cacheable(
-    model: Stack, config: SampleConfig, x: Tensor, edges_left_out: bool = False, timed: bool = False
+    model: Stack, config: SampleConfig, x: Rows, edges_left_out: bool = False, timed: bool = False
 ) -> Cacheable | None:
     """What of the model's input may be cached: what is exact, and not refused by the settings."""
     if config.cache_aggregates == "never":
@@ -192,6 +203,8 @@ def cacheable(
         why_not = "model.input_dropout changes the input in every step"
     elif model.columns is not None:
         why_not = "rows of learned columns change in every step"
+    elif model.encoder is not None:
+        why_not = "it reads what the encoder makes of the features, which changes in every step"
     elif x.requires_grad:
         why_not = "learned rows change in every step"
     elif edges_left_out:

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from weft.errors import UserError
 from weft.graph.preparation import Preparation
+from weft.graph.types import GraphTypes
 from weft.graph.vertexdata import Predicted, kind_of_labels
 from weft.layers.edge_reads import NO_READS, EdgeReads
 from weft.layers.learned_columns import LearnedColumn
@@ -34,14 +37,29 @@ class ModelShape:
     read_edge_features: int = 0  # of those that edges have, how many the layers read: all or none
     read_edge_weights: bool = False  # by layers that do not always
     learned_columns: tuple[tuple[int, int], ...] = ()  # of the features: position, and how many values it has
+    type_widths: tuple[int, ...] = ()  # features of each type of vertices; 0: learned rows
+    type_counts: tuple[int, ...] = ()  # vertices of each type
+    type_learned_columns: tuple[tuple[tuple[int, int], ...], ...] = ()  # of each type's features, as learned_columns
 
     @property
     def columns(self) -> tuple[LearnedColumn, ...]:
         return LearnedColumn.all_of(self.learned_columns)
 
     @property
+    def type_columns(self) -> tuple[tuple[LearnedColumn, ...], ...]:
+        return tuple(map(LearnedColumn.all_of, self.type_learned_columns))
+
+    @property
     def edge_reads(self) -> EdgeReads:
         return EdgeReads(self.read_edge_features, self.read_edge_weights)
+
+    def learned_ids(self, num_nodes: int) -> Tensor:
+        """Of the vertices for which the run learned a row, int64."""
+        if not self.type_widths:
+            return torch.arange(num_nodes)
+        starts = (0, *accumulate(self.type_counts))
+        spans = zip(self.type_widths, pairwise(starts), strict=True)
+        return torch.cat([torch.arange(*span) for width, span in spans if not width])
 
     @property
     def predicted(self) -> Predicted:
@@ -68,6 +86,8 @@ class Facts(Protocol):
     def relation_names(self) -> tuple[str, ...] | None: ...
     @property
     def preparation(self) -> Preparation | None: ...
+    @property
+    def types(self) -> GraphTypes | None: ...
 
 
 def shape_for(
@@ -87,7 +107,7 @@ def shape_for(
         num_out,
         shard.num_relations,
         shard.num_edge_features,
-        shard.x is None,
+        shard.learned is not None,
         kind == "labels",
         (num_pair_outputs or num_out) if kind == "numbers" else 0,
         num_pair_outputs,
@@ -95,6 +115,9 @@ def shape_for(
         reads.features,
         reads.weight,
         learned_columns,
+        () if shard.types is None else shard.types.widths,
+        () if shard.types is None else tuple(kind.count for kind in shard.types.vertices),
+        () if shard.types is None else shard.types.learned_columns,
     )
 
 
@@ -122,8 +145,9 @@ def refuse_unfit(
             "the run's graph had no features, so that it learned a row for each of its vertices and has none for those "
             f"of {name}: train on a graph with features"
         )
+    _refuse_other_types(shape, graph, name, names)
     for what, here, there in (
-        ("features", graph.num_features, shape.num_in),
+        ("features", graph.num_features, 0 if shape.type_widths else shape.num_in),
         ("relations", graph.num_relations, shape.num_relations),
         ("edge features", graph.num_edge_features, shape.num_edge_features),
     ):
@@ -146,6 +170,36 @@ def refuse_unfit(
         )
     if of_vertices:
         _refuse_other_labels(shape, graph, name, names, num_targets)
+
+
+def _refuse_other_types(shape: ModelShape, graph: Facts, name: str, names: Facts | None) -> None:
+    """Refuses vertices of other types, or with other features."""
+    here = () if graph.types is None else graph.types.widths
+    if len(here) != len(shape.type_widths):
+        raise UserError(
+            f"{name} has {len(here) or 1} type{'s' * (len(here) > 1)} of vertices and the run's model was trained on "
+            f"{len(shape.type_widths) or 1}: make it of the same tables"
+        )
+    ours, theirs = (() if one is None or one.types is None else one.types.names for one in (graph, names))
+    if ours and theirs and ours != theirs:
+        raise UserError(
+            f"the types of {name} are {_some(ours)}, and those that the run was trained on {_some(theirs)}: name them "
+            "alike, in the same order"
+        )
+    for kind, (width, wanted) in enumerate(zip(here, shape.type_widths, strict=True)):
+        if width != wanted:
+            raise UserError(
+                f"type '{ours[kind]}' of {name} has {width} features and the run's model was trained on {wanted}: make "
+                "it of the same columns, in the same order"
+            )
+    columns = () if graph.types is None else graph.types.learned_columns
+    for kind, (here_learned, wanted_learned) in enumerate(zip(columns, shape.type_columns, strict=True)):
+        if LearnedColumn.all_of(here_learned) != wanted_learned:
+            raise UserError(
+                f"type '{ours[kind]}' of {name} has {len(here_learned)} learned columns and the run's model "
+                f"{len(wanted_learned)}, or they have other values: make the graph with --prepared-as and the graph "
+                "folder of the run"
+            )
 
 
 def _refuse_other_labels(shape: ModelShape, graph: Facts, name: str, names: Facts | None, num_targets: int) -> None:

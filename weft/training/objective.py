@@ -8,6 +8,9 @@ from torch import Tensor, nn
 from weft.aggregate import DistributedGraph
 from weft.errors import UserError
 from weft.graph.splits import known
+from weft.graph.typedrows import Rows, TypedRows
+from weft.graph.types import GraphTypes
+from weft.layers import learns_columns
 from weft.sample import MacrobatchLoader, PartitionBook, VertexSource
 from weft.training.evaluate import pick_masks, predict
 from weft.training.settings import TrainConfig
@@ -37,7 +40,7 @@ class VertexLabels:
         self,
         graph: DistributedGraph,
         model: nn.Module,
-        x: Tensor,
+        x: Rows,
         config: TrainConfig,
         training: bool = True,
         at: MomentRows | None = None,
@@ -104,28 +107,48 @@ class VertexLabels:
         return self._targets.predictions(self._predicted())
 
 
-def input_rows(graph: DistributedGraph, model: nn.Module, config: TrainConfig) -> Tensor:
+def input_rows(graph: DistributedGraph, model: nn.Module, config: TrainConfig) -> Rows:
     """Input rows of this worker, in the run's precision; constant input is declared as such."""
     shard = graph.shard
     dtype = getattr(torch, config.precision)
     embedding: nn.Parameter | None = getattr(model, "embedding", None)
     if config.precision == "float64":
         model.double()
+    settings = getattr(model, "config", None)
+    normalises, learned = getattr(settings, "row_normalise", False), learns_columns(model)
+    if learned and dtype == torch.bfloat16:
+        raise UserError("train.precision=bfloat16 rounds the numbers of learned columns: use float32")
+    if learned and normalises:
+        raise UserError("model.row_normalise divides the numbers of learned columns, too: leave it out")
+    if shard.types is not None:
+        return _typed_rows(graph, shard.types, embedding, dtype, normalises)
     if embedding is not None:
         return embedding
     assert shard.x is not None
     x = shard.x.to(graph.comm.device, dtype)
-    settings = getattr(model, "config", None)
-    learned = getattr(model, "columns", None) is not None
-    if learned and dtype == torch.bfloat16:
-        raise UserError("train.precision=bfloat16 rounds the numbers of learned columns: use float32")
-    if learned and getattr(settings, "row_normalise", False):
-        raise UserError("model.row_normalise divides the numbers of learned columns, too: leave it out")
-    if getattr(settings, "row_normalise", False):
-        x = x / x.abs().sum(1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
+    if normalises:
+        x = _normalised(x)
     if config.cache_input and not learned and getattr(settings, "input_dropout", 0.0) == 0.0:
         graph.hold_constant(x)
     return x
+
+
+def _typed_rows(
+    graph: DistributedGraph, types: GraphTypes, learned: Tensor | None, dtype: torch.dtype, normalises: bool
+) -> TypedRows:
+    """Features of each type, as they are; and learned rows of vertices without."""
+    shard, blocks = graph.shard, []
+    assert shard.vertex_type is not None
+    for kind, width in enumerate(types.widths):
+        x = shard.features_of(kind) if width else None
+        x = None if x is None else x.to(graph.comm.device, dtype)
+        blocks.append(_normalised(x) if normalises and x is not None else x)
+    return TypedRows.of(shard.vertex_type.to(graph.comm.device), blocks, learned, dtype)
+
+
+def _normalised(x: Tensor) -> Tensor:
+    """Each row divided by the sum of its sizes."""
+    return x / x.abs().sum(1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
 
 
 def labels_and_masks(graph: DistributedGraph, config: TrainConfig) -> tuple[Tensor, dict[str, Tensor]]:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from weft.aggregate import DistributedGraph
 from weft.comm import BYTE_CLASSES, Communicator, build_route, exchange
+from weft.graph.typedrows import Rows
 from weft.sample import MacrobatchLoader, PartitionBook
 from weft.training.steps import Step
 
@@ -42,7 +43,7 @@ class WholeGraphPairs:
 
     graph: DistributedGraph
     model: nn.Module
-    x: Tensor
+    x: Rows
     share: Callable[[Tensor, int], Tensor]  # this worker's share of the loss, from the outputs for own vertices
     loader: MacrobatchLoader | None = None
 

@@ -41,7 +41,7 @@ def go_on(
     folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, graph: DistributedGraph, run: Mapping[str, Any]
 ) -> Resumed | None:
     """Goes on from the checkpoint that all workers have chosen; None: there is none yet."""
-    found = choose(folder, graph.comm, graph.global_ids, run)
+    found = choose(folder, graph.comm, graph.learned_ids, run)
     if found is None:
         return None
     generation, loaded = found

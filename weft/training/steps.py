@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from weft.aggregate import DistributedGraph
 from weft.comm import BYTE_CLASSES
+from weft.graph.typedrows import Rows
 from weft.sample import LinkSource, MacrobatchLoader, Minibatch, VertexSource, enter
 from weft.sample.source import Pairs
 from weft.training.targets import RowLoss
@@ -44,7 +45,7 @@ class FullGraph:
 
     graph: DistributedGraph
     model: nn.Module
-    x: Tensor
+    x: Rows
     loss_of: RowLoss
     loader: MacrobatchLoader | None = None
 

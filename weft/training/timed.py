@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from weft.aggregate import DistributedGraph
 from weft.errors import UserError
+from weft.graph.typedrows import Rows
 from weft.layers import Stack
 from weft.partitioning import Shard
-from weft.sample import Features, Fetcher, PartitionBook, SampleConfig, enter, fanouts_for
+from weft.sample import Fetcher, PartitionBook, SampleConfig, enter, fanouts_for, keep_rows
 from weft.sample.moment_sampler import MomentSampler
 from weft.sample.moments import Moments, Sees, join
 from weft.sample.sampler import Drawing
@@ -63,7 +64,7 @@ class MomentRows:
         self,
         graph: DistributedGraph,
         model: nn.Module,
-        x: Tensor,
+        x: Rows,
         book: PartitionBook,
         config: SampleConfig,
         sees: Sees,
@@ -124,8 +125,8 @@ class MomentRows:
 
     def _pass(self, seeds: Moments) -> Tensor:
         graph, x = self._graph, self._x.detach()
-        features = Features("float32", x.shape[1], x.dtype)
-        fetcher = Fetcher(self._sampler, graph.shard, self._book, graph.comm, x, self._needs, features)
+        kept = keep_rows("float32", x)
+        fetcher = Fetcher(self._sampler, graph.shard, self._book, graph.comm, x, self._needs, kept)
         (batch,) = self._sampler.draw_around_moments([seeds], 0, [0])  # keyed by moments alone, however they are dealt
         inputs = fetcher.inputs(batch, fetcher.store.fetch([batch.nodes]).batch(0))
         enter(graph, batch, inputs)
