@@ -1,4 +1,4 @@
-"""The commands of docs/types.md, on the tables that examples/shop.py makes."""
+"""The commands of docs/types.md, on the tables that examples/types/make_data.py makes."""
 
 import csv
 import importlib.util
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def shop():
-    spec = importlib.util.spec_from_file_location("shop", ROOT / "examples" / "shop.py")
+    spec = importlib.util.spec_from_file_location("shop", ROOT / "examples" / "types" / "make_data.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

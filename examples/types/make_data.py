@@ -1,6 +1,6 @@
 """The tables of docs/types.md: users, items and tags of a shop that does not exist, made from a seed.
 
-    python examples/shop.py shop
+    python examples/types/make_data.py shop
     weft ingest shop/graph.yaml -o shop/graph
     weft train --data shop/graph --model hgt --run shop/run
 
