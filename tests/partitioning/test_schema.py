@@ -57,7 +57,10 @@ def test_both_writers_make_the_same_arrays(tmp_path: Path) -> None:
 
 
 def test_every_declared_array_is_written(tmp_path: Path) -> None:
-    graph = replace(graph_of(6, EDGES, weighted=True), original_ids=np.array([f"v{k}" for k in range(6)]))
+    plain = graph_of(6, EDGES, weighted=True)
+    timed = replace(plain.adjacency, time=torch.arange(plain.num_edges, dtype=torch.float64))
+    graph = replace(plain, adjacency=timed, original_ids=np.array([f"v{k}" for k in range(6)]))
+    graph = graph.with_vertex_data(time=torch.zeros(6, dtype=torch.float64))
     write_partition(graph, torch.tensor([0, 1, 0, 1, 0, 1]), tmp_path / "parts")
     found = described(tmp_path / "parts")
     assert set(found) == {*PART_ARRAYS, "timestamp", "table"}

@@ -8,6 +8,7 @@ import json
 import linecache
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from types import ModuleType
 from typing import Any
 
@@ -131,6 +132,10 @@ class _Modules:
             return {"dtype": str(value).removeprefix("torch.")}
         if isinstance(value, ModelConfig):
             return {"config": value.model_dump(mode="json")}
+        if is_dataclass(value) and not isinstance(value, type):
+            held = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+            if all(item is None or isinstance(item, bool | int | float | str) for item in held.values()):
+                return {"dataclass": {"class": _reference(type(value), self._source, where), "fields": held}}
         if callable(value) and not isinstance(value, nn.Module) and hasattr(value, "__name__"):
             return {"reference": _reference(value, self._source, where)}
         raise UserError(
@@ -171,6 +176,7 @@ def _plain(value: Any) -> Any:
         "dict": lambda: {key: _plain(item) for key, item in inner.items()},
         "dtype": lambda: getattr(torch, inner),
         "config": lambda: ModelConfig(**inner),
+        "dataclass": lambda: _find(inner["class"])(**inner["fields"]),
         "reference": lambda: _find(inner),
     }
     return makers[kind]()
