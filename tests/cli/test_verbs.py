@@ -167,6 +167,7 @@ MISTAKES = [
     (["partition", "synthetic:tiny", "--parts", "2", "--method", "presample", "--fanout", "5,0", "--out", "p"],
      "-1 for all"),
     (["ingest", "missing.csv", "--out", "g"], "missing.csv"),
+    (["ingest", "missing.yaml", "--out", "g"], "missing.yaml is missing"),
 ]  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def ingest(source: str | Path, **options: Any) -> Graph:
     """
     given = {key: value for key, value in options.items() if value not in (None, False, (), {}, MISSING_ROWS)}
     path = Path(source)
-    if path.suffix in DESCRIPTIONS and path.is_file():
+    if path.suffix in DESCRIPTIONS:
         wrong = ", ".join(sorted(given.keys() - {"name", "prepared_as"}))
         if wrong:
             raise UserError(f"{path} says itself what its tables hold, so that {wrong} cannot be given: write it there")
