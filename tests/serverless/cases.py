@@ -258,7 +258,8 @@ class Killing:
         done, rng = threading.Event(), random.Random(3)
 
         def kill() -> None:
-            while self.kills < self._wanted and not done.wait(rng.random() * 0.3):
+            # Short pauses: tasks, not seconds, lie between two kills, or a fast machine would run out of tasks first.
+            while self.kills < self._wanted and not done.wait(rng.random() * 0.05):
                 alive = processes() if self.invoker is not None else []
                 if alive and self.invoker.usage().tasks > self._tasks_between * self.kills:
                     os.kill(rng.choice(alive), signal.SIGKILL)
