@@ -33,7 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--fast"):
+    # pytest-xdist starts Python processes itself, which run the tests: the one that starts them runs none.
+    runs_tests = hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None)
+    if config.getoption("--fast") and runs_tests:
         workers.before_start = _skip
         sys.addaudithook(_skip_where_python_starts)
 

@@ -9,7 +9,7 @@ FILES = ("launch/test_launch.py", "comm/test_communicator.py", "serverless/test_
 
 
 def test_tests_that_start_processes_are_skipped_when_they_do_and_the_others_run() -> None:
-    command = [sys.executable, "-m", "pytest", "--fast", "-rs", "--durations=0", "--durations-min=20"]
+    command = [sys.executable, "-m", "pytest", "-n", "1", "--fast", "-rs", "--durations=0", "--durations-min=20"]
     done = subprocess.run(
         [*command, *(f"tests/{file}" for file in FILES)], cwd=ROOT, capture_output=True, text=True, timeout=240
     )
