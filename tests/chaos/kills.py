@@ -41,7 +41,7 @@ PHASES = ("start-up", "partition", "checkpoint", "epoch", "end")
 class Plan:
     """What is to be killed, and when."""
 
-    victim: str  # launcher, worker, metis or function
+    victim: str  # launcher, starter (of workers), worker, metis or function
     number: int  # of the worker
     phase: str
     epoch: int  # after which, in phase "epoch"
@@ -55,6 +55,8 @@ def draw(random: random.Random, case: Case, resumes: bool) -> Plan:
     victims = {"partition": ["metis", "launcher"]}.get(
         phase, ["worker", "launcher"] if case.workers > 1 else ["launcher"]
     )
+    if case.workers > 1 and phase == "start-up":
+        victims = [*victims, "starter"]
     if case.preset == "dorylus" and phase == "epoch":
         victims = [*victims, "function"]
     return Plan(
@@ -68,6 +70,7 @@ def _strike(attempt: Attempt, plan: Plan, start_seconds: float) -> str | None:
     targets: dict[str, Callable[[], int | None]] = {
         "launcher": lambda: attempt.process.pid,
         "worker": lambda: attempt.worker(plan.number),
+        "starter": attempt.starter,
         "metis": attempt.metis,
         "function": attempt.function,
     }
@@ -158,6 +161,7 @@ def _judge_sentence(attempt: Attempt, plan: Plan, code: int, said: str, one: Rou
     number = plan.number
     expected = {
         "worker": (1, rf"worker {number} was killed by SIGKILL during \S"),
+        "starter": (1, "worker 0 was killed by SIGKILL during start"),
         "metis": (2, r"METIS was .* SIGKILL"),
     }
     want, words = expected[plan.victim]

@@ -71,6 +71,14 @@ def command_of(pid: int) -> str:
         return ""
 
 
+def name_of(pid: int) -> str:
+    """What a process calls itself."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def end_all(token: str, process: subprocess.Popen[bytes]) -> None:
     """Kills what is left of a run, so that a failure does not disturb the next one."""
     process.kill()

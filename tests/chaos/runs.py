@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.chaos.processes import TOKEN, children, command_of, end_all, new_token
+from tests.chaos.processes import TOKEN, children, command_of, end_all, name_of, new_token
 from tests.launch.launching import ROOT
 
 EPOCHS = 10
@@ -91,12 +91,12 @@ class Attempt:
         """The process id of a worker, once it is there."""
         if self.case.workers == 1:
             return self.process.pid
-        for pid in children(self.process.pid):
-            with suppress(OSError):
-                variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                if f"RANK={number}".encode() in variables and "weft.launch.bootstrap" in command_of(pid):
-                    return pid
-        return None
+        return next((pid for pid in children(self.process.pid) if name_of(pid) == f"weft worker {number}"), None)
+
+    def starter(self) -> int | None:
+        """The process that becomes the workers, before it has done so."""
+        found = (pid for pid in children(self.process.pid) if "weft.launch.starter" in command_of(pid))
+        return next((pid for pid in found if not name_of(pid).startswith("weft worker")), None)
 
     def metis(self) -> int | None:
         return next((pid for pid in children(self.process.pid) if "metis_process" in command_of(pid)), None)

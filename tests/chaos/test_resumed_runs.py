@@ -30,7 +30,6 @@ import os, signal
 from importlib import import_module
 from pathlib import Path
 import weft.launch.worker
-from weft.comm import run_worker
 
 checkpoint, loop = import_module("weft.training.checkpoint"), import_module("weft.training.loop")
 
@@ -56,7 +55,7 @@ before(checkpoint, "own_state", "checkpoint")
 before(checkpoint, "_write_manifest", "manifest")
 before(checkpoint, "_swap", "swap")
 before(weft.launch.worker, "summarise", "end")
-run_worker(import_module("weft.launch.worker_main").main)
+main = import_module("weft.launch.worker_main").main
 """
 
 

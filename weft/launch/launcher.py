@@ -13,7 +13,6 @@ import resource
 import select
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -23,15 +22,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import Any
 
 from weft.comm.communicator import DEFAULT_DEADLINE_SECONDS
 from weft.comm.process import (
     EXIT_FAILURE,
     EXIT_USER_ERROR,
     GO_ON,
-    LINE_VARIABLE,
-    PIPE_VARIABLE,
     STATUS_VARIABLE,
     STOP,
 )
@@ -39,8 +36,8 @@ from weft.disk import scratch_folder
 from weft.errors import UserError, print_error
 from weft.launch.ending import Ending
 from weft.launch.parent import PARENT_VARIABLE
+from weft.launch.processes import POLL_SECONDS, Start, WorkerProcess, end_processes, start_workers
 
-POLL_SECONDS = 0.05
 REPORT_SECONDS = 3.0  # after a first failure: time for others to report one that says more
 TAIL_LINES = 30
 DESCRIPTORS, DESCRIPTORS_PER_WORKER = 64, 4  # of a process of a run: its own files, and connections to each worker
@@ -71,7 +68,7 @@ def launch(
     handed: bytes | None = None,
     on_record: Callable[[dict[str, Any]], bool] | None = None,
 ) -> Ending:
-    """Runs `python -m MODULE ARGS` as `workers` processes and returns when all have ended.
+    """Calls `main()` of a module in `workers` processes, whose arguments are ARGS, and returns when all have ended.
 
     The code is 0: all is well. 2: a worker found a mistake of the user's. 1: any other failure; the first worker to
     fail is named, the others are ended within seconds. 128 + signal: SIGINT or SIGTERM came; workers got SIGTERM and
@@ -88,18 +85,21 @@ def launch(
     with _descriptors_for(workers), scratch_folder("run") as folder:
         for name, text in (documents or {}).items():
             (folder / name).write_text(text)
-        processes: list[subprocess.Popen[bytes]] = []
+        processes: list[WorkerProcess] = []
         store = None
         try:
             store, port = _open_store(port, deadline_seconds)
             with _signals() as signals, _line_to(on_record) as line:
-                for worker in range(workers):
-                    variables = _variables(worker, workers, threads_per_worker, port, folder) | (environment or {})
-                    theirs = line.theirs if line is not None and worker == 0 else None
-                    processes.append(_start(module, args, worker, variables, folder, handed, theirs))
+                variables = _variables(workers, threads_per_worker, port, folder) | (environment or {})
+                starts = [_start_of(worker, folder, line) for worker in range(workers)]
+                processes += start_workers(
+                    module, args, variables, starts, handed, deadline_seconds, stopped=lambda: bool(signals)
+                )
+                if line is not None:
+                    line.theirs.close()  # it is worker 0's now, whose end closes it
                 return _watch(processes, signals, folder, grace_seconds, line)
         finally:
-            _kill(processes)
+            end_processes(processes)
             del store
 
 
@@ -154,13 +154,11 @@ def _open_store(port: int | None, deadline_seconds: float) -> tuple[Any, int]:
     return store, port
 
 
-def _variables(worker: int, workers: int, threads: int | None, port: int, folder: Path) -> dict[str, str]:
+def _variables(workers: int, threads: int | None, port: int, folder: Path) -> dict[str, str]:
     if threads is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = max(1, cores // workers)
     variables = {
-        "RANK": str(worker),
-        "LOCAL_RANK": str(worker),
         "WORLD_SIZE": str(workers),
         "LOCAL_WORLD_SIZE": str(workers),
         "MASTER_ADDR": "127.0.0.1",
@@ -214,51 +212,16 @@ def _line_to(answer: Callable[[dict[str, Any]], bool] | None) -> Iterator[_Line 
         line.close()
 
 
-def _hand(process: subprocess.Popen[bytes], content: bytes) -> None:
-    """Writes to a worker's standard input, as fast as it reads; whether it still reads is not asked."""
-    assert process.stdin is not None
-    with suppress(OSError), process.stdin as pipe:
-        pipe.write(content)
-
-
-def _start(
-    module: str,
-    args: Sequence[str],
-    worker: int,
-    variables: dict[str, str],
-    folder: Path,
-    handed: bytes | None = None,
-    line: socket.socket | None = None,
-) -> subprocess.Popen[bytes]:
-    output: IO[bytes] | None = None if worker == 0 else _log(folder, worker).open("wb")
-    if handed is not None:
-        variables = variables | {PIPE_VARIABLE: "1"}
-    if line is not None:
-        variables = variables | {LINE_VARIABLE: str(line.fileno())}
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "weft.launch.bootstrap", module, *args],  # -P: not from the current folder
-            env=os.environ | variables,
-            stdin=subprocess.DEVNULL if handed is None else subprocess.PIPE,
-            pass_fds=() if line is None else (line.fileno(),),
-            stdout=output,
-            stderr=subprocess.STDOUT if output else None,
-            # A session of its own: Ctrl-C reaches the launcher alone, which passes it on once, and a worker is ended
-            # together with whatever it started.
-            start_new_session=True,
-        )
-    finally:
-        if output is not None:
-            output.close()
-    if handed is not None:
-        threading.Thread(target=_hand, args=(process, handed), daemon=True).start()
-    if line is not None:
-        line.close()  # it is the worker's now, whose end closes it
-    return process
+def _start_of(worker: int, folder: Path, line: _Line | None) -> Start:
+    return Start(
+        {"RANK": str(worker), "LOCAL_RANK": str(worker)},
+        log=None if worker == 0 else str(_log(folder, worker)),
+        line=line.theirs.fileno() if line is not None and worker == 0 else None,
+    )
 
 
 def _watch(
-    processes: list[subprocess.Popen[bytes]],
+    processes: Sequence[WorkerProcess],
     signals: list[int],
     folder: Path,
     grace_seconds: float,
@@ -267,7 +230,7 @@ def _watch(
     leave_by: float | None = None
     codes: list[int | None] = []
     while len(signals) < 2:  # the second signal: no more waiting
-        codes = [_code(process) for process in processes]
+        codes = [process.code() for process in processes]
         if None not in codes or any(code not in (None, 0, *EXITS_INTERRUPTED) for code in codes):
             break
         if signals and leave_by is None:
@@ -275,7 +238,7 @@ def _watch(
             if signals[0] == signal.SIGINT:
                 print("\nstopping; Ctrl-C again ends it at once", file=sys.stderr, flush=True)
             for process in processes:
-                _signal(process, signal.SIGTERM)
+                process.signal(signal.SIGTERM)
         if leave_by is not None and time.monotonic() > leave_by:
             print_error(f"workers did not leave within {grace_seconds:g} s and were ended")
             break
@@ -285,7 +248,7 @@ def _watch(
             line.serve(POLL_SECONDS)
     failed = any(code not in (None, 0, *EXITS_INTERRUPTED) for code in codes)
     failures = _collect_failures(processes, folder) if failed else []
-    _kill(processes)
+    end_processes(processes)
     # A worker that dies of the signal that we passed on (it was not ready to handle it yet) is no failure.
     if failures and not (signals and -failures[0].code == signal.SIGTERM):
         return _explain(failures[0], folder)
@@ -294,23 +257,23 @@ def _watch(
     return Ending(max((code for code in codes if code in EXITS_INTERRUPTED), default=0))
 
 
-def _collect_failures(processes: list[subprocess.Popen[bytes]], folder: Path) -> list[_Failure]:
+def _collect_failures(processes: Sequence[WorkerProcess], folder: Path) -> list[_Failure]:
     """Gives the other workers a moment to report, ends the rest, and returns all failures, the cause first."""
     until = time.monotonic() + REPORT_SECONDS
-    while time.monotonic() < until and any(_code(process) is None for process in processes):
+    while time.monotonic() < until and any(process.code() is None for process in processes):
         if any(failure.kind in ("killed", "user") for failure in _failures(processes, folder)):
             break  # there is nothing better to wait for
         time.sleep(POLL_SECONDS)
     failures = _failures(processes, folder)
-    _kill(processes)
+    end_processes(processes)
     causes = ["killed", "user", "error", "lost"]
     return sorted(failures, key=lambda failure: causes.index(failure.kind))
 
 
-def _failures(processes: list[subprocess.Popen[bytes]], folder: Path) -> list[_Failure]:
+def _failures(processes: Sequence[WorkerProcess], folder: Path) -> list[_Failure]:
     failures = []
     for worker, process in enumerate(processes):
-        code = _code(process)
+        code = process.code()
         if not code or code in EXITS_INTERRUPTED:
             continue
         kind, message, trace = "error", f"exit code {code}", ""
@@ -383,30 +346,3 @@ def _signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    # The worker alone, not its group: its own children (data loaders, compilers) are its to stop.
-    with suppress(ProcessLookupError):
-        process.send_signal(number)
-
-
-def _code(process: subprocess.Popen[bytes]) -> int | None:
-    """The exit code of a worker that has ended (negative: signal). It stays a zombie, so that its id stays its own."""
-    if process.returncode is not None or not hasattr(os, "waitid"):
-        return process.poll()
-    end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if end is None:
-        return None
-    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
-
-
-def _kill(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Ends every worker and all that it started."""
-    for process in processes:
-        if process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-    for process in processes:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(10)

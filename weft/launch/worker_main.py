@@ -1,4 +1,4 @@
-"""`python -m weft.launch.worker_main VERB RUN [ARGUMENT]`: what the launcher starts, once per worker."""
+"""What the launcher starts, once per worker, with the arguments VERB RUN [ARGUMENT]."""
 
 import json
 import sys
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from weft.comm import run_worker
 from weft.comm.process import handed_over, handed_through_pipe, tell_launcher
 from weft.config import RunConfig, make_config
 from weft.launch.handing import unpack
@@ -41,7 +40,3 @@ def main(
     else:
         raise ValueError(f"unknown verb {verb}")
     sys.exit(0)
-
-
-if __name__ == "__main__":
-    run_worker(main)

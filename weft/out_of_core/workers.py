@@ -1,4 +1,4 @@
-"""Workers that cut edge files into parts together; `python -m weft.out_of_core.workers` is one of them."""
+"""Workers that cut edge files into parts together; `main` is what each of them does."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from weft.comm import Communicator, broadcast_text, open_communicator, run_worker
+from weft.comm import Communicator, broadcast_text, open_communicator
 from weft.graph.files import FolderWriter
 from weft.launch.launcher import launch
 from weft.out_of_core import SCRATCH, Job, check_inputs, complete, partition_edges
@@ -79,7 +79,7 @@ def _read(path: Path) -> Outcome:
     return Outcome(**{**fields, "info": PartitionInfo.model_validate(fields["info"])})
 
 
-def _main() -> None:
+def main() -> None:
     folder = Path(sys.argv[1])
     job = Job.model_validate_json((folder / SCRATCH / JOB).read_text())
     comm = open_communicator(DEADLINE_SECONDS)
@@ -87,7 +87,3 @@ def _main() -> None:
     if comm.worker == 0:
         _write(outcome, folder / SCRATCH / RESULT)
     comm.close()
-
-
-if __name__ == "__main__":
-    run_worker(_main)
