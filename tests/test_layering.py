@@ -57,6 +57,7 @@ LAZY = {
     ("weft.launch.worker", "weft.serverless"): "needs the packages of an extra, which other runs do not",
     ("weft.estimate.choice", "weft.serverless"): "needs the packages of an extra, which other runs do not",
     ("weft.partitioning.quality", "weft.graph"): "reads tables of original ids only where parts are described",
+    ("weft.launch.starter", "weft.comm"): "imports torch, and is to end with the launcher before",
 }
 
 
