@@ -44,12 +44,12 @@ test-fast: lint
 test-gpu: setup
 	$(BIN)/python -m tests.on_gpu
 
-# Faults in full: kills play so many rounds and the other suites a tenth (in `make test` a few); tables say what fired.
+# Faults in full: kills and damaged files play so many rounds, the other suites a tenth (in `make test` a few); tables say
+# what fired.
 CHAOS_ROUNDS ?= 500
 CHAOS_SEED ?= 0
 chaos: setup
-	CHAOS_ROUNDS=$(CHAOS_ROUNDS) CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -s tests/chaos
-	$(BIN)/python -m tests.chaos.mutations $(CHAOS_ROUNDS) $(CHAOS_SEED)
+	CHAOS_ROUNDS=$(CHAOS_ROUNDS) CHAOS_SEED=$(CHAOS_SEED) $(PYTEST) -s tests/chaos
 
 demo: $(WEFT)
 	$(BIN)/weft demo

@@ -82,7 +82,7 @@ def _strike(attempt: Attempt, plan: Plan, start_seconds: float) -> str | None:
         reached = attempt.wait_for(lambda: attempt.metis() is not None)
         longest = 0.0 if plan.victim == "metis" else 0.4
     elif plan.phase == "checkpoint":
-        reached = attempt.wait_for(lambda: attempt.phase() == "checkpoint")
+        reached = attempt.wait_for(lambda: attempt.phase() == "checkpoint", look_seconds=0.001)
         longest = 0.002
     elif plan.phase == "epoch":
         first = max(plan.epoch, attempt.epochs_before)

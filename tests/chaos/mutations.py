@@ -17,7 +17,6 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -240,18 +239,3 @@ def mutate(world: World, number: int, seed: int, scratch: Path) -> Counter[str]:
         counts[world.damaged(name, file, kind, rng, scratch / f"turn-{turn}")] += 1
         tell("damaged files", turn + 1, number, len(world.failures))
     return counts
-
-
-def main() -> None:
-    """`python -m tests.chaos.mutations NUMBER SEED`: all verbs, several workers."""
-    number, seed = int(sys.argv[1]), int(sys.argv[2])
-    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        world = World.make(Path(folder))
-        counts = mutate(world, number, seed, Path(folder))
-    print("\n".join(world.failures))
-    print(", ".join(f"{outcome} {count}" for outcome, count in sorted(counts.items())), f"of {number}, seed {seed}")
-    sys.exit(bool(world.failures))
-
-
-if __name__ == "__main__":
-    main()

@@ -134,13 +134,15 @@ class Attempt:
             with suppress(OSError):
                 yield file.read_text().strip()
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = ENDS_SECONDS) -> bool:
+    def wait_for(
+        self, condition: Callable[[], bool], seconds: float = ENDS_SECONDS, look_seconds: float = 0.01
+    ) -> bool:
         """Whether it came before the run's end, and in time."""
         until = time.monotonic() + seconds
         while not condition():
             if self.process.poll() is not None or time.monotonic() > until:
                 return False
-            time.sleep(0.001)
+            time.sleep(look_seconds)
         return True
 
     def digest(self) -> str:

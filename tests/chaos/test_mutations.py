@@ -1,6 +1,6 @@
 """Damaged files: refused in one sentence, or without effect, never a wrong answer, a traceback, a crash or a hang.
 
-Here a few, most with readers of one process; `python -m tests.chaos.mutations 500 0` does many, with every verb.
+A few, most with readers of one process; with CHAOS_ROUNDS many, by every verb.
 """
 
 import os
@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.chaos.counting import SEED, Round, check, rounds
 from tests.chaos.mutations import KINDS, World, mutate
 from weft.errors import UserError
 from weft.graph import load_graph, load_npz, save_graph, synthetic
@@ -28,6 +29,7 @@ from weft.training.runfolder import RunFolder
 
 ROUNDS = 12  # of every folder; 60 in all
 SECONDS = 60
+SHARES = 4  # of the many rounds, so that several processes may play at a time
 
 
 def digest_of(tensors: dict[str, torch.Tensor | None]) -> str:
@@ -161,3 +163,13 @@ def test_damage_is_refused_or_without_effect_where_several_workers_read(tmp_path
     counts = mutate(world, number=4, seed=0, scratch=tmp_path)
     assert not world.failures, world.failures
     assert counts["refused"] >= 2, counts
+
+
+@pytest.mark.skipif(not rounds(0), reason="make chaos plays it")
+@pytest.mark.timeout(max(1200, 60 * rounds(0, 1 / SHARES)))
+@pytest.mark.parametrize("share", range(SHARES))
+def test_damage_is_refused_or_without_effect_whatever_reads(share: int, tmp_path: Path) -> None:
+    world = World.make(tmp_path)
+    counts = mutate(world, rounds(1, 1 / SHARES), SHARES * SEED + share, tmp_path)
+    check([Round("damaged files", outcome, f"share {share}", hit="a file") for outcome in counts.elements()])
+    assert not world.failures, "\n".join(world.failures)
