@@ -11,8 +11,8 @@
 
 - `fn` is found by its module and name, so it lives at the top level of an importable module (`tests.comm.test_x`).
 - Arguments and results are plain data, tensors, arrays, frozen dataclasses: whatever multiprocessing can carry.
-- A group of processes (one thread each, gloo over loopback, a port the system chose) is started on first use for each
-  world size and kept for the whole session, because importing torch takes seconds. Every call gets the group's
+- A group of processes (one thread each, gloo over loopback, a port the system chose) is forked on first use for each
+  world size, from a process that has imported torch, and kept for the whole session. Every call gets the group's
   communicator with its byte counters at zero and `comm.step` reset.
 - An exception on any worker is raised in the test as `WorkerFailed` with that worker's traceback (`.kind` is the
   exception's class name, `.message` its text), and the group is ended: the next call starts a fresh one. A call that
@@ -23,6 +23,7 @@
 
 import atexit
 import multiprocessing
+import multiprocessing.context
 import os
 import pickle
 import socket
@@ -30,6 +31,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -47,10 +49,29 @@ class WorkerFailed(AssertionError):
         self.worker, self.kind, self.message = worker, kind, message
 
 
+def _fork_server() -> multiprocessing.context.ForkServerContext:
+    """Processes are forked from one that has imported torch and has run no kernel, as weft's own workers are."""
+    context = multiprocessing.get_context("forkserver")
+    # Of the modules that are loaded here only those of the product: tests may change what they find in others.
+    context.set_forkserver_preload(
+        ["weft.launch.worker_main", "weft.loader", "weft.own_loop", "weft.serverless.executor"]
+    )
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"  # OpenMP reads it when it is loaded
+    try:
+        forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+    return context
+
+
 class _Group:
     def __init__(self, num_workers: int, deadline_seconds: float) -> None:
         before_start()
-        spawn = multiprocessing.get_context("spawn")
+        forks = _fork_server()
         # The port is bound by the process that listens on it (worker 0 gets the socket): nobody can take it between.
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -58,8 +79,8 @@ class _Group:
         self.pipes: list[Connection] = []
         self.deadline_seconds = deadline_seconds
         for worker in range(num_workers):
-            here, there = spawn.Pipe()
-            process = spawn.Process(
+            here, there = forks.Pipe()
+            process = forks.Process(
                 target=_serve,
                 args=(there, worker, num_workers, port, listener if worker == 0 else None, deadline_seconds),
                 daemon=True,

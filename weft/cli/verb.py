@@ -1,5 +1,6 @@
 """The class of all commands. Names that their help lists are looked up when it is printed, since that needs torch."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,16 @@ _LOOK_UP: dict[str, Callable[[], str]] = {
 
 
 class Verb(TyperCommand):
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command. What all of them import comes first, without looks for garbage among what will stay."""
+        gc.disable()
+        try:
+            import weft.config  # noqa: F401
+        finally:
+            gc.freeze()
+            gc.enable()
+        return super().invoke(ctx)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         for option in self.params:
             text = getattr(option, "help", None) or ""

@@ -23,6 +23,7 @@ _PR_SET_NAME = 15
 
 def main() -> NoReturn:
     end_with_parent()
+    gc.disable()  # all that is imported stays: to look for garbage in it takes a sixth of the time
     job = json.load(sys.stdin)
     # Here, and not above: whoever starts this process dies while it imports torch, and is to be heard.
     from weft.comm.process import end_process
@@ -32,11 +33,10 @@ def main() -> NoReturn:
     except BaseException as error:
         end_process(error)
     sys.argv = [job["module"], *job["arguments"]]
+    gc.freeze()  # nor is it looked at later, so that workers share its pages
     first, *others = job["workers"]
     if not others:
         _become(first, job["workers"], module)
-    gc.collect()
-    gc.freeze()  # what was imported stays in pages that the workers share
     for worker in job["workers"]:
         process_id = _fork(worker, job, module)
         os.write(job["report"], f"{process_id}\n".encode())
@@ -66,6 +66,7 @@ def _become(worker: dict[str, Any], workers: list[dict[str, Any]], module: Any) 
     """Goes on as one of the workers."""
     from weft.comm.process import run_worker
 
+    gc.enable()
     os.environ.update(worker["variables"])
     _set_name(f"weft worker {worker['variables']['RANK']}")
     stdin = os.open(os.devnull, os.O_RDONLY) if worker["stdin"] is None else worker["stdin"]
