@@ -95,8 +95,7 @@ class Attempt:
 
     def starter(self) -> int | None:
         """The process that becomes the workers, before it has done so."""
-        found = (pid for pid in children(self.process.pid) if "weft.launch.starter" in command_of(pid))
-        return next((pid for pid in found if not name_of(pid).startswith("weft worker")), None)
+        return next((pid for pid in children(self.process.pid) if name_of(pid) == "weft starter"), None)
 
     def metis(self) -> int | None:
         return next((pid for pid in children(self.process.pid) if "metis_process" in command_of(pid)), None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.processes import children, command_of, name_of
+from tests.chaos.processes import children, name_of
 from tests.launch.launching import ROOT, alive, launcher, none_left, wait_until, worker_pids
 from weft.launch.ending import print_failure
 from weft.launch.launcher import launch
@@ -18,7 +18,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no worker 
 
 
 def starter_of(process: subprocess.Popen[str]) -> list[int]:
-    return [pid for pid in children(process.pid) if "weft.launch.starter" in command_of(pid)]
+    return [pid for pid in children(process.pid) if name_of(pid) == "weft starter"]
 
 
 @linux
@@ -106,3 +106,33 @@ def test_nothing_waits_for_a_worker_that_does_not_read(tmp_path: Path) -> None:
     """What is handed over through a pipe is larger than the pipe, and nobody reads it."""
     handed = bytes(1 << 22)
     assert launch(SCRIPT, ["train", str(tmp_path)], 2, threads_per_worker=1, handed=handed).code == 0
+
+
+@linux
+@pytest.mark.parametrize("verb", ["train", "plan"])
+def test_a_command_imports_torch_once(verb: str, tmp_path: Path) -> None:
+    """Its workers are forked from it before anything has run there; a process of Python's that imports is seen."""
+    command = [sys.executable, "-m", "weft", verb, "--data", "synthetic:tiny", "--workers", "2", "--set", "threads=1"]
+    command += ["--run", str(tmp_path / "run"), "--epochs", "2"] if verb == "train" else []
+    trace = tmp_path / "imports"
+    (tmp_path / "sitecustomize.py").write_text(f"import os; open({str(trace)!r}, 'a').write(f'{{os.getpid()}} ')")
+    variables = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    metis = 1  # a process of Python's, which imports no torch
+    assert len(set(trace.read_text().split())) <= 1 + metis
+
+
+def test_whoever_has_run_something_is_not_forked(tmp_path: Path) -> None:
+    """Threads of OpenMP are lost in a fork, and the first kernel in the child would wait for them."""
+    code = """
+import sys
+from weft.launch import processes
+import torch
+processes.note_imports()
+torch.ones(1 << 20).add(1)  # OpenMP's threads are there
+processes.hold_starter()
+assert processes._held is None
+"""
+    variables = os.environ | {"OMP_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-P", "-c", code], env=variables, cwd=ROOT, check=True)

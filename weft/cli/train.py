@@ -3,13 +3,16 @@
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from weft.cli.options import ConfigFile, Data, Model, Settings, Trust, Workers
 from weft.errors import UserError
+
+if TYPE_CHECKING:
+    from weft.config import RunConfig
 
 console = Console()
 
@@ -59,7 +62,17 @@ def train(
         raise UserError("--resume needs the run to go on with: give --run DIR")
     if "WORLD_SIZE" in os.environ and workers is None:
         chosen["workers"] = int(os.environ["WORLD_SIZE"])
-    start(make_config(chosen), resume, overwrite, restarts=restarts)
+    made = make_config(chosen)
+    _prepare_workers(made)
+    start(made, resume, overwrite, restarts=restarts)
+
+
+def _prepare_workers(config: "RunConfig") -> None:
+    """Keeps a process from which a run's workers are forked: now, since a fork is safe only before anything has run."""
+    from weft.launch.processes import hold_starter
+
+    if config.workers > 1 and "WORLD_SIZE" not in os.environ:
+        hold_starter()
 
 
 def _choose(
@@ -122,6 +135,7 @@ def plan(
         config, settings, {}, trust, strategy="auto", data=data, workers=workers, model=model and {"name": model}
     )
     run = make_config(chosen)
+    _prepare_workers(run)
     found = compare_plans(run, bandwidth, None if latency is None else latency / 1e3)
     found["command"] = train_command(found, config, settings or [], trust, data=data, model=model, workers=workers)
     print_plans(found)
@@ -150,6 +164,8 @@ def demo(
         "model": {"name": "sage", "hidden": 64, "layers": 2},
         "train": {"epochs": 60},
     }
-    start(make_config(settings), overwrite=True)
+    config = make_config(settings)
+    _prepare_workers(config)
+    start(config, overwrite=True)
     write_report([run], run / "report.html")
     console.print(f"report  {run / 'report.html'}", highlight=False, soft_wrap=True)

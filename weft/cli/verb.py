@@ -1,6 +1,7 @@
 """The class of all commands. Names that their help lists are looked up when it is printed, since that needs torch."""
 
 import gc
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -31,12 +32,16 @@ _LOOK_UP: dict[str, Callable[[], str]] = {
 class Verb(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Runs the command. What all of them import comes first, without looks for garbage among what will stay."""
+        fresh = "torch" not in sys.modules
         gc.disable()
         try:
             import weft.config  # noqa: F401
+            from weft.launch.processes import note_imports
         finally:
             gc.freeze()
             gc.enable()
+        if fresh:
+            note_imports()
         return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

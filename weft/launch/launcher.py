@@ -36,7 +36,8 @@ from weft.disk import scratch_folder
 from weft.errors import UserError, print_error
 from weft.launch.ending import Ending
 from weft.launch.parent import PARENT_VARIABLE
-from weft.launch.processes import POLL_SECONDS, Start, WorkerProcess, end_processes, start_workers
+from weft.launch.processes import POLL_SECONDS, WorkerProcess, end_processes, start_workers
+from weft.launch.starter import Start
 
 REPORT_SECONDS = 3.0  # after a first failure: time for others to report one that says more
 TAIL_LINES = 30

@@ -20,13 +20,16 @@ _PR_SET_PDEATHSIG = 1
 _guard: subprocess.Popen[bytes] | None = None
 
 
-def end_with_parent() -> None:
-    """Ends this process when its parent is gone. SIGKILL, because a worker that waits for the network is deaf."""
+def end_with_parent(parent: int | None = None) -> None:
+    """Ends this process when its parent is gone. SIGKILL, because a worker that waits for the network is deaf.
+
+    The parent is the launcher, or, without one, who started this process.
+    """
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     # The parent may have died before the line above.
-    if os.getppid() != int(os.environ.get(PARENT_VARIABLE, STARTED_BY)):
+    if os.getppid() != (parent or int(os.environ.get(PARENT_VARIABLE, STARTED_BY))):
         os._exit(1)
 
 

@@ -1,63 +1,36 @@
 """The processes of a run's workers on this host: how they are started, asked how they ended, and ended.
 
-On Linux one process imports torch and forks the workers (`weft.launch.starter`); it ends, and they become children of
-this process. Elsewhere every worker is a process that imports torch for itself.
+On Linux one process, which has imported torch, forks the workers and ends (`weft.launch.starter`); they become children
+of this process. Elsewhere every worker is a process that imports torch for itself.
 """
 
 import ctypes
-import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 
-from weft.comm.process import LINE_VARIABLE, PIPE_VARIABLE
 from weft.errors import WorkerLost
+from weft.launch.starter import Job, Start, fork, send_job, serve_forked
 
 POLL_SECONDS = 0.05
 ENDS_SECONDS = 10.0  # a killed process that has not ended by then is in the hands of the kernel
-FORKS = (
-    sys.platform == "linux"
-)  # where a process may be forked that has OpenMP's library in it, but none of its threads
+FORKS = sys.platform == "linux"  # elsewhere libraries that have been imported may not survive a fork
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-@dataclass(frozen=True)
-class Start:
-    """What one worker is started with, besides what all have in common."""
-
-    variables: dict[str, str]
-    log: str | None = None  # where its output goes; None: it shares the terminal
-    stdin: int | None = None  # a descriptor that it reads; None: nothing
-    line: int | None = None  # a descriptor of its own to this process
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What `weft.launch.starter` reads."""
-
-    module: str
-    arguments: Sequence[str]
-    workers: Sequence[Start]
-    report: int | None = None  # where it writes the id of each process that it has forked
-    go: int | None = None  # from which each of them reads a byte before it works
-
-    def descriptors(self) -> list[int]:
-        of_workers = [one for start in self.workers for one in (start.stdin, start.line)]
-        return [one for one in (*of_workers, self.report, self.go) if one is not None]
-
-
 class WorkerProcess:
-    """A child of this process. When it has ended it stays a zombie until `end`, so that its id stays its own."""
+    """A child of this process. When it has ended it stays a zombie until `reap`, so that its id stays its own."""
 
-    def __init__(self, pid: int, started: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(self, pid: int, started: "subprocess.Popen[bytes] | None" = None) -> None:
         self.pid, self._started = pid, started
-        self._code: int | None = None if started is None else started.returncode
+        self._code: int | None = None
 
     def code(self) -> int | None:
         """The exit code once it has ended; negative: the signal that killed it."""
@@ -117,33 +90,25 @@ def start_workers(
     `variables` are of all, `handed` goes to the standard input of each. No process is there, and none is given, where
     `stopped` says so meanwhile; where starting fails, the one that failed is given for all.
     """
-    pipes = [os.pipe() if handed is not None else None for _ in starts]
-    starts = [_with_pipes(start, pipe) for start, pipe in zip(starts, pipes, strict=True)]
+    pipes = [] if handed is None else [os.pipe() for _ in starts]
+    if pipes:
+        starts = [replace(start, stdin=pipe[0]) for start, pipe in zip(starts, pipes, strict=True)]
+    job = Job(module, arguments, os.environ | variables, starts)
     try:
         if FORKS and len(starts) > 1:
-            processes = _fork(module, arguments, variables, starts, deadline_seconds, stopped)
+            processes = _fork(job, deadline_seconds, stopped)
         else:
-            began = [_begin(_Job(module, arguments, [start]), variables) for start in starts]
-            processes = [WorkerProcess(process.pid, process) for process in began]
+            processes = [_begin(replace(job, workers=[start])) for start in starts]
     except BaseException:
-        for pipe in filter(None, pipes):
+        for pipe in pipes:
             os.close(pipe[1])
         raise
     finally:
-        for pipe in filter(None, pipes):
+        for pipe in pipes:
             os.close(pipe[0])
-    for pipe in filter(None, pipes):
+    for pipe in pipes:
         threading.Thread(target=_hand, args=(pipe[1], handed), daemon=True).start()
     return processes
-
-
-def _with_pipes(start: Start, pipe: tuple[int, int] | None) -> Start:
-    variables = dict(start.variables)
-    if pipe is not None:
-        variables[PIPE_VARIABLE] = "1"
-    if start.line is not None:
-        variables[LINE_VARIABLE] = str(start.line)
-    return Start(variables, start.log, None if pipe is None else pipe[0], start.line)
 
 
 def _hand(pipe: int, content: bytes) -> None:
@@ -152,52 +117,92 @@ def _hand(pipe: int, content: bytes) -> None:
         file.write(content)
 
 
-def _begin(job: _Job, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """A process of `weft.launch.starter` with its job."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "weft.launch.starter"],  # -P: not from the current folder
-        stdin=subprocess.PIPE,
-        env=os.environ | variables,
-        pass_fds=job.descriptors(),
-        # A session of its own: Ctrl-C reaches the launcher alone, which passes it on once, and a worker is ended
-        # together with whatever it started.
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    with suppress(OSError), process.stdin as pipe:
-        pipe.write(json.dumps(asdict(job)).encode())
+def _begin(job: Job) -> WorkerProcess:
+    """A process that imports what workers need, with its job."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "weft.launch.starter"],  # -P: not from the current folder
+            stdin=theirs.fileno(),
+            env=dict(job.variables),
+            # A session of its own: Ctrl-C reaches the launcher alone, which passes it on once, and a worker is ended
+            # together with whatever it started.
+            start_new_session=True,
+        )
+        with suppress(OSError):
+            send_job(ours, job)
+    return WorkerProcess(process.pid, process)
+
+
+_held: tuple[WorkerProcess, socket.socket] | None = None  # a process that was forked to start the next workers
+_threads_of_imports: int | None = None  # of this process, when it had done nothing but import
+
+
+def note_imports() -> None:
+    """Says that nothing has run in this process but imports."""
+    global _threads_of_imports
+    if FORKS:
+        _threads_of_imports = len(os.listdir("/proc/self/task"))
+
+
+def hold_starter() -> None:
+    """Forks a process that becomes the workers which are started next: they need not import torch again.
+
+    Only where nothing has run yet that starts threads. It is for commands: who calls a library expects no copy.
+    """
+    global _held
+    if not FORKS or len(os.listdir("/proc/self/task")) != _threads_of_imports:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    parent, (ours, theirs) = os.getpid(), socket.socketpair()
+    process_id = fork()
+    if not process_id:
+        ours.close()
+        serve_forked(theirs, parent)
+    theirs.close()
+    _held = WorkerProcess(process_id), ours
+
+
+def _starter_for(job: Job) -> WorkerProcess:
+    """A process that has this job: the one that is held, or a new one."""
+    global _held
+    if _held is None:
+        return _begin(job)
+    (process, connection), _held = _held, None
+    with connection:
+        try:
+            send_job(connection, job)
+        except OSError:  # it was killed
+            process.reap()
+            return _begin(job)
     return process
 
 
-def _fork(
-    module: str,
-    arguments: Sequence[str],
-    variables: Mapping[str, str],
-    starts: Sequence[Start],
-    deadline_seconds: float,
-    stopped: Callable[[], bool],
-) -> list[WorkerProcess]:
+def _fork(job: Job, deadline_seconds: float, stopped: Callable[[], bool]) -> list[WorkerProcess]:
     """Workers that one process forks. They wait for a byte each: those that nobody knows of end by themselves."""
     report, told = os.pipe()
     go, begin = os.pipe()
     try:
         with _adopts_orphans():
-            starter = _begin(_Job(module, arguments, starts, told, go), variables)
+            starter = _starter_for(replace(job, report=told, go=go))
             os.close(told)
             told = -1
             in_time = _wait_for(starter, deadline_seconds, stopped)
-            starter.kill()
-            starter.wait(ENDS_SECONDS)
+            if not in_time:
+                starter.kill()
         processes = [WorkerProcess(int(line)) for line in _read_all(report).splitlines()]
-        if len(processes) == len(starts) and not stopped():
-            os.write(begin, b"." * len(starts))
+        if len(processes) == len(job.workers) and not stopped():
+            starter.reap()
+            os.write(begin, b"." * len(processes))
             return processes
         end_processes(processes)
+        if in_time and not stopped():
+            return [starter]
+        end_processes([starter])
         if stopped():
             return []
-        if not in_time:
-            raise WorkerLost(f"the workers did not start within the deadline of {deadline_seconds:g} s")
-        return [WorkerProcess(starter.pid, starter)]
+        raise WorkerLost(f"the workers did not start within the deadline of {deadline_seconds:g} s")
     finally:
         for descriptor in (report, told, go, begin):
             if descriptor >= 0:
@@ -211,14 +216,14 @@ def _read_all(descriptor: int) -> bytes:
     return b"".join(pieces)
 
 
-def _wait_for(starter: subprocess.Popen[bytes], seconds: float, stopped: Callable[[], bool]) -> bool:
+def _wait_for(process: WorkerProcess, seconds: float, stopped: Callable[[], bool]) -> bool:
     """Whether it has ended by itself: it is not waited for when the run is stopped, or its time is up."""
     until = time.monotonic() + seconds
-    while not stopped() and time.monotonic() < until:
-        with suppress(subprocess.TimeoutExpired):
-            starter.wait(POLL_SECONDS)
-            return True
-    return False
+    while process.code() is None:
+        if stopped() or time.monotonic() > until:
+            return False
+        time.sleep(POLL_SECONDS / 10)
+    return True
 
 
 _adopting = 0
