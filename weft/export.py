@@ -12,15 +12,23 @@ from weft.disk import Claim, writing
 from weft.disk.output import check_replaceable
 from weft.errors import UserError
 from weft.graph.files import write_npy
+from weft.graph.times import Moment
 from weft.outputs import Outputs, What
 from weft.results import Run
 
 FORMATS = (".parquet", ".csv", ".npy")
 
 
-def write_outputs(run: Path, out: Path, trust: bool = False, overwrite: bool = False, what: str = "outputs") -> int:
+def write_outputs(
+    run: Path,
+    out: Path,
+    trust: bool = False,
+    overwrite: bool = False,
+    what: str = "outputs",
+    at: Moment | None = None,
+) -> int:
     """Writes a row for each vertex, or labelled edge, and returns how many; the file appears whole or not at all."""
-    return len(write_made(lambda: Run(run).outputs(trust, cast(What, what)), out, what, overwrite).ids)
+    return len(write_made(lambda: Run(run).outputs(trust, cast(What, what), at), out, what, overwrite).ids)
 
 
 def write_made(make: Callable[[], Outputs], out: Path, what: str, overwrite: bool = False) -> Outputs:

@@ -22,6 +22,7 @@ from weft.graph.edgelist import read_npy
 from weft.graph.files import Array
 from weft.graph.ids import IdMap
 from weft.graph.nodefile import read_node_file
+from weft.graph.times import Moment, time_of
 from weft.launch.trained import load_decoder
 from weft.partitioning import load_shard
 from weft.prepare import VertexNames, parts_folder, vertex_names
@@ -61,15 +62,15 @@ class Scorer:
         return None
 
 
-def open_scorer(run: Run, trust: bool = False) -> Scorer:
-    """The rows of the vertices as `weft export` writes them, and what scores pairs of them."""
+def open_scorer(run: Run, trust: bool = False, at: Moment | None = None) -> Scorer:
+    """The rows of the vertices as `weft export` writes them, now or at a time, and what scores pairs of them."""
     config = run.config
     if config.train.task != "links":
         raise UserError(
             f"{run.path} learned labels of {config.train.task}, and pairs are scored by runs that learned which edges "
             "exist: train with train.task=links"
         )
-    outputs, names = run.outputs(trust), vertex_names(config, run.path)
+    outputs, names = run.outputs(trust, at=at), vertex_names(config, run.path)
     decoder = load_decoder(run.path, run.given)
     ids, rows = IdMap(names.ids_of_all(), "the graph's ids"), torch.from_numpy(outputs.values)
     num_relations = read_shape(RunFolder(run.path).checkpoints).num_relations
@@ -92,12 +93,18 @@ def score_pairs(scorer: Scorer, heads: Tensor, tails: Tensor, relations: Tensor 
 
 
 def write_pair_scores(
-    run: Run, pairs: Path, out: Path, relation: str | None = None, trust: bool = False, overwrite: bool = False
+    run: Run,
+    pairs: Path,
+    out: Path,
+    relation: str | None = None,
+    trust: bool = False,
+    overwrite: bool = False,
+    at: Moment | None = None,
 ) -> int:
     """Writes the pairs of a file with their scores, in its order; returns how many there are."""
 
     def make() -> pa.Table:
-        scorer = open_scorer(run, trust)
+        scorer = open_scorer(run, trust, at)
         known = scorer.names.relation_names
         given = read_given_edges(pairs, scorer.ids, scorer.num_relations, known)
         of = given.relations
@@ -121,6 +128,7 @@ class Edges:
 
     csr: CSR
     ids: Tensor  # int64 [N], global
+    before: float | None = None  # the time from which on edges are not there yet; None: all are
 
     def pairs(self, relation: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Sources and destinations of edges, of one relation if that is given, some at a time."""
@@ -129,21 +137,25 @@ class Edges:
         for start in range(0, csr.num_edges, step):
             at = slice(start, start + step)
             heads, ends = self.ids[csr.indices[at].long()], self.ids[tails[at]]
+            there = torch.ones(len(heads), dtype=torch.bool)
             if relation is not None:
                 assert csr.relation is not None
-                of = csr.relation[at] == relation
-                heads, ends = heads[of], ends[of]
-            yield heads, ends
+                there &= csr.relation[at] == relation
+            if self.before is not None:
+                assert csr.time is not None, "vertices were looked at at a time"
+                there &= csr.time[at] < self.before
+            yield heads[there], ends[there]
 
 
-def open_edges(run: Run) -> Edges:
-    """The edges of the graph that a run was trained on, from the whole graph or from its parts."""
+def open_edges(run: Run, at: Moment | None = None) -> Edges:
+    """The edges of the graph that a run was trained on, from the whole graph or its parts; or those before a time."""
+    before = None if at is None else time_of(at, "the time of candidates")
     parts = parts_folder(run.config, run.path)
     if parts is None:
         adjacency = open_graph(run.config.data).adjacency
-        return Edges(adjacency, torch.arange(adjacency.num_rows))
+        return Edges(adjacency, torch.arange(adjacency.num_rows), before)
     shard = load_shard(parts, 0, 1)
-    return Edges(shard.local, shard.global_ids)
+    return Edges(shard.local, shard.global_ids, before)
 
 
 @dataclass(frozen=True)
@@ -264,14 +276,18 @@ def write_candidates(
     known: bool = False,
     trust: bool = False,
     overwrite: bool = False,
+    at: Moment | None = None,
 ) -> int:
-    """Writes the best candidates of the vertices that a file names (None: of all), in its order; returns how many."""
+    """Writes the best candidates of the vertices that a file names (None: of all), in its order; returns how many.
+
+    `at`: as they were at a time, from which on no edge is known.
+    """
 
     def make() -> pa.Table:
-        scorer = open_scorer(run, trust)
+        scorer = open_scorer(run, trust, at)
         number, ids = scorer.relation(relation), scorer.ids.ids
         given = _given(scorer, of, number, side)
-        found = best_candidates(scorer, open_edges(run), given, count, side, number, known)
+        found = best_candidates(scorer, open_edges(run, at), given, count, side, number, known)
         ends = [ids[found.given.numpy()], ids[found.candidate.numpy()]]
         source, destination = ends if side == "destinations" else ends[::-1]
         columns: dict[str, Array] = {"source": source, "destination": destination}

@@ -15,6 +15,7 @@ from weft.disk import scratch_folder
 from weft.errors import UserError
 from weft.graph import Graph, open_graph
 from weft.graph.files import Array
+from weft.graph.times import Moment, time_of
 from weft.graph.types import GraphTypes
 from weft.launch import trained, worker
 from weft.launch.ending import Ending, RunFailed
@@ -139,16 +140,19 @@ class Run:
             values: dict[str, float] = json.loads(file.read_text())
             return values
 
-    def outputs(self, trust: bool = False, what: What = "outputs") -> Outputs:
+    def outputs(self, trust: bool = False, what: What = "outputs", at: Moment | None = None) -> Outputs:
         """The model's outputs for every vertex, in the graph's order; or embeddings, the rows before its last layer.
 
         Predictions and probabilities follow from outputs: `run.outputs().probabilities`. Of a run that learns labels
         of edges there is a row for every edge of its table. Where decoders judge pairs of vertices, embeddings are the
         rows that they judge by. `trust` as for `evaluate`.
+
+        `at`, where edges have times: a time or a date, at which all vertices are looked at, so that they see what was
+        there then (docs/times.md).
         """
         self.check_what(what)
         self._check_trust(trust)
-        return self._read(self.config, self.path, what)
+        return self._read(self.config, self.path, what, at=at)
 
     def model(self, trust: bool = False) -> nn.Module:
         """The model with its best weights, in evaluation mode: a torch module, called as model(graph_view, x).
@@ -198,13 +202,16 @@ class Run:
         if self.given is None:
             check_trust(self.path, self.config.model.name, trust)
 
-    def _read(self, config: RunConfig, run: Path, what: str, weights: Path | None = None) -> Outputs:
+    def _read(
+        self, config: RunConfig, run: Path, what: str, weights: Path | None = None, at: Moment | None = None
+    ) -> Outputs:
         """Rows for the vertices of a run's graph; `weights`: by the model whose checkpoints these are."""
+        time = None if at is None else time_of(at, "the time at which vertices are looked at")
         with scratch_folder("outputs") as scratch:
             if config.workers == 1:
-                trained.export(run, scratch, config, what, weights, self.given)
+                trained.export(run, scratch, config, what, weights, self.given, time)
             else:
-                more = [] if weights is None else [str(weights)]
+                more = ["" if weights is None else str(weights), "" if time is None else repr(time)]
                 check_ending(launch_workers(config, "export", run, str(scratch), what, *more, model=self.given))
             found = {name: _joined(scratch, config.workers, name) for name in ("rows", "y", "split")}
         values, split = found["rows"], found["split"]

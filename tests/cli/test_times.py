@@ -1,6 +1,8 @@
 """A graph whose edges have times, from two csv files to predictions, by the commands alone."""
 
 import csv
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +26,8 @@ def test_from_tables_with_dates_to_predictions(weft, tables):
     options = ["--time-column", "when", "--vertex-time-column", "asked", "--split", "time:0.6,0.2"]
     code, out, err = weft("ingest", "edges.csv", "--features", "nodes.csv", *options, "-o", "g")
     assert code == 0, err
-    assert "edge times" in out and "of 80 vertices" in out
+    shown = " ".join(re.sub(r"[│\n]", " ", out).split())
+    assert "edge times 2024-01-01 12:00:00 to 2024-01-28 12:00:00" in shown and "of 80 vertices" in shown
     code, _, err = weft("train", "--data", "g", "--run", "full")
     assert code == 2 and err.startswith("error: the edges of edges have times, and plan full would let")
     settings = ["--set", "sample.batch=16", "--set", "threads=1"]
@@ -34,6 +37,12 @@ def test_from_tables_with_dates_to_predictions(weft, tables):
     assert code == 0 and "test accuracy" in out, err
     code, out, err = weft("export", "r", "--out", "p.csv")
     assert code == 0 and "80 rows written" in out, err
+    code, out, err = weft("export", "r", "--at", "2024-01-10", "--out", "then.csv")
+    assert code == 0 and "80 rows written" in out, err
+    now, then = (Path(file).read_text().splitlines() for file in ("p.csv", "then.csv"))
+    assert [row.partition(",")[0] for row in then] == [row.partition(",")[0] for row in now] and then != now
+    code, _, err = weft("export", "r", "--at", "then", "--out", "never.csv")
+    assert code == 2 and err.startswith("error: the time at which vertices are looked at") and err.count("\n") <= 3
     code, out, err = weft(
         "train", "--data", "g", "--epochs", "1", *settings, "--set", "train.times=ignore", "--run", "i"
     )

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 import weft
+from weft.cli.show import graph_rows
 from weft.errors import UserError
 from weft.graph import describe, load_graph, save_graph
 from weft.graph.csr import with_self_loops
+from weft.graph.times import time_of
 from weft.partitioning import load_shard, whole_shard
 
 NODES = "id,x,label,born\na,1,p,2024-01-03\nb,2,q,2024-01-01\nc,3,p,\nd,4,q,2024-01-02 12:00:00\n"
@@ -50,6 +52,36 @@ def test_reverses_have_the_time_of_their_edge_and_folders_keep_it(tmp_path):
     assert torch.cat([shard.time for shard in shards]).isnan().sum() == 1
     found = describe(graph)
     assert found.edge_times == (FIRST, FIRST + 3 * DAY) and found.vertex_times == (FIRST, FIRST + 2 * DAY, 3)
+
+
+def shown(graph):
+    return {name: text for name, text in graph_rows(describe(graph)) if name in ("edge times", "vertex times")}
+
+
+def test_times_that_were_dates_are_shown_as_dates(tmp_path):
+    graph = ingest(tmp_path, nodes=NODES.replace("2024-01-01", "2024-01-01 08:30:00.25"))
+    save_graph(graph, tmp_path / "g")
+    for one in (graph, load_graph(tmp_path / "g")):
+        assert one.dates == ("edges", "vertices")
+        assert shown(one)["edge times"] == "2024-01-01 to 2024-01-04"
+        assert shown(one)["vertex times"] == "2024-01-01 08:30:00.250000 to 2024-01-03, of 3 vertices"
+    mixed = ingest(tmp_path, nodes="id,x,label,born\na,1,p,3\nb,2,q,12345678\nc,3,p,\nd,4,q,5\n")
+    assert mixed.dates == ("edges",) and shown(mixed)["vertex times"] == "3 to 12,345,678, of 3 vertices"
+    days = np.array(["2024-01-01", "2024-01-02"], "datetime64[D]")
+    assert weft.from_edges([0, 1], [1, 0], edge_time=days).dates == ("edges",)
+    assert weft.from_edges([0, 1], [1, 0], edge_time=[1.5, 2]).dates == ()
+
+
+def test_one_time_is_a_number_or_a_date():
+    assert time_of("3.5", "x") == 3.5 and time_of(7, "x") == 7
+    noon = FIRST + DAY / 2
+    for given in ("2024-01-01 12:00:00", " 2024-01-01T12:00:00", datetime.datetime(2024, 1, 1, 12)):
+        assert time_of(given, "x") == noon
+    assert time_of("2024-01-01", "x") == time_of(datetime.date(2024, 1, 1), "x") == FIRST
+    assert time_of(np.datetime64("2024-01-01T12", "h"), "x") == noon
+    for wrong in ("yesterday", "", "inf", float("nan")):
+        with pytest.raises(UserError, match=r"^x "):
+            time_of(wrong, "x")
 
 
 def test_parquet_timestamps_and_npy_numbers(tmp_path):

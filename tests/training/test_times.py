@@ -1,5 +1,6 @@
 """Runs on graphs whose edges have times: what they learn, what they hold out, and what they refuse."""
 
+import csv
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 import weft
 from tests.sample.test_times import timed_graph
+from weft import linkscores
 from weft.comm import Communicator
 from weft.config import make_config
 from weft.errors import UserError
@@ -99,6 +101,57 @@ def test_own_loops_see_no_later_edges(folder):
         assert sum(batch.to_pyg().edge_index.shape[1] for batch in loader) == int(
             graph.adjacency.degrees()[graph.train_mask].sum()
         )
+
+
+def as_it_was(graph, time, inclusive):
+    """The graph as it was at a time, of which nobody knows that it had any: it is computed as a whole."""
+    csr = graph.adjacency
+    past = filter_csr(csr, csr.time <= time if inclusive else csr.time < time)
+    assert 0 < past.num_edges < csr.num_edges
+    return replace(graph, adjacency=replace(past, time=None)).with_vertex_data(time=None)
+
+
+@pytest.mark.parametrize("learn", [{}, {"task": "links"}])
+def test_vertices_at_a_moment_are_those_of_the_graph_as_it_was(folder, tmp_path, learn):
+    graph = load_graph(folder)
+    moment = float(graph.adjacency.time.median())  # a time that edges have: links see only what is before it
+    past = as_it_was(graph, moment, inclusive=not learn)
+    for workers in (1, 2):
+        run = train(folder, tmp_path / str(workers), "batchgnn", workers, train=learn, link={"replace": "tails"})
+        for what in ("outputs", "embeddings"):
+            found, wanted = run.outputs(what=what, at=moment), run.predict(past, 1, what=what)
+            np.testing.assert_allclose(found.values, wanted.values, rtol=1e-9, atol=1e-11)
+            assert not np.allclose(found.values, run.outputs(what=what).values)
+
+
+def test_candidates_at_a_moment_know_nothing_later(folder, tmp_path):
+    graph = load_graph(folder)
+    moment = float(graph.adjacency.time.median())
+    run = train(folder, tmp_path / "run", train={"task": "links"})
+    assert linkscores.write_candidates(run, tmp_path / "top.csv", 3, at=moment) > 0
+    rows = run.outputs(at=moment).values
+    known = np.eye(graph.num_nodes, dtype=bool)
+    csr = graph.adjacency
+    before = (csr.time < moment).numpy()
+    known[csr.indices.numpy()[before], row_numbers(csr.indptr).numpy()[before]] = True
+    scores = np.where(known, -np.inf, rows @ rows.T)
+    with (tmp_path / "top.csv").open() as file:
+        found = [(int(row["source"]), int(row["destination"])) for row in csv.DictReader(file)]
+    wanted = [(vertex, int(other)) for vertex in range(graph.num_nodes) for other in np.argsort(-scores[vertex])[:3]]
+    assert found == wanted
+
+
+def test_moments_that_make_no_sense_are_refused(folder, tmp_path):
+    run = train(folder, tmp_path / "run")
+    for at in ("soon", "nan", ""):
+        with pytest.raises(UserError, match="the time at which vertices are looked at"):
+            run.outputs(at=at)
+    ignoring = train(folder, tmp_path / "ignoring", train={"times": "ignore"})
+    with pytest.raises(UserError, match="the run ignores times"):
+        ignoring.outputs(at=3)
+    plain = weft.train("synthetic:tiny", MODEL, run=tmp_path / "plain", quiet=True, train={"epochs": 1})
+    with pytest.raises(UserError, match="the edges of synthetic-tiny have no times"):
+        plain.outputs(at=3)
 
 
 # -- links and labels of edges ----------------------------------------------------------------------------------

@@ -16,6 +16,10 @@ What = Annotated[
     str,
     typer.Option(help="outputs (of every class), predictions, probabilities, or embeddings (the last hidden layer)."),
 ]
+At = Annotated[
+    str | None,
+    typer.Option("--at", help="Where edges have times: a time or date, and vertices are seen as they were then."),
+]
 RunArgument = Annotated[Path, typer.Argument(help="Run folder.")]
 
 # What a run is

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from weft.cli.options import (
+    At,
     Data,
     DstColumn,
     EdgeFeatures,
@@ -66,6 +67,7 @@ def export(
     with_known: Annotated[
         bool, typer.Option("--with-known", help="With --top: also vertices that the graph has such an edge with.")
     ] = False,
+    at: At = None,
     trust: Trust = False,
     overwrite: Overwrite = False,
 ) -> None:
@@ -85,9 +87,9 @@ def export(
                 raise UserError(f"{name} is for scores of links: give --top, or --pairs with a relation")
         from weft.export import write_outputs
 
-        count = write_outputs(run, out, trust, overwrite, what)
+        count = write_outputs(run, out, trust, overwrite, what, at)
     else:
-        count = _export_links(run, out, pairs, top, top_of, candidates, relation, with_known, trust, overwrite)
+        count = _export_links(run, out, pairs, top, top_of, candidates, relation, with_known, trust, overwrite, at)
     console.print(f"{count:,} rows written to {out}", highlight=False)
 
 
@@ -102,6 +104,7 @@ def _export_links(
     with_known: bool,
     trust: bool,
     overwrite: bool,
+    at: str | None,
 ) -> int:
     from weft.linkscores import write_candidates, write_pair_scores
     from weft.results import Run
@@ -109,9 +112,9 @@ def _export_links(
     if pairs is not None and (top is not None or top_of is not None or with_known):
         raise UserError("--pairs names the pairs that are scored: leave --top, --for and --with-known out")
     if pairs is not None:
-        return write_pair_scores(Run(run), pairs, out, relation, trust, overwrite)
+        return write_pair_scores(Run(run), pairs, out, relation, trust, overwrite, at)
     assert top is not None
-    return write_candidates(Run(run), out, top, top_of, candidates, relation, with_known, trust, overwrite)
+    return write_candidates(Run(run), out, top, top_of, candidates, relation, with_known, trust, overwrite, at)
 
 
 def predict(

@@ -12,6 +12,7 @@ from rich.text import Text
 from weft.disk.space import size
 from weft.graph import Description
 from weft.graph.preparation import Decision, Preparation
+from weft.graph.times import text_of
 from weft.graph.types import GraphTypes, VertexType
 from weft.partitioning import PartitionInfo
 
@@ -69,9 +70,10 @@ def graph_rows(graph: Description) -> Rows:
     if graph.num_edge_features:
         rows.append(("edge features", str(graph.num_edge_features)))
     if graph.edge_times is not None:
-        rows.append(("edge times", "{:,.15g} to {:,.15g}".format(*graph.edge_times)))
+        rows.append(("edge times", _span(graph.edge_times, "edges" in graph.dates)))
     if graph.vertex_times is not None:
-        rows.append(("vertex times", "{:,.15g} to {:,.15g}, of {:,} vertices".format(*graph.vertex_times)))
+        *span, known = graph.vertex_times
+        rows.append(("vertex times", f"{_span(span, 'vertices' in graph.dates)}, of {known:,} vertices"))
     if graph.homophily is not None:
         rows.append(("edges inside a class", f"{100 * graph.homophily:.1f} %"))
     for number, split in enumerate(graph.splits):
@@ -95,6 +97,11 @@ def partition_rows(info: PartitionInfo) -> Rows:
     if info.num_edge_features:
         rows.append(("edge features", str(info.num_edge_features)))
     return rows
+
+
+def _span(ends: Sequence[float], are_dates: bool) -> str:
+    """The first and the last of some times."""
+    return " to ".join(text_of(time, are_dates) for time in ends)
 
 
 def _type(kind: VertexType, target: str | None) -> str:

@@ -16,7 +16,7 @@ from weft.graph.convert import LabelKind, to_features
 from weft.graph.files import Array
 from weft.graph.graph import Graph
 from weft.graph.preparation import Preparation
-from weft.graph.times import to_times
+from weft.graph.times import are_dates, say_which_are_dates, to_times
 from weft.graph.types import GraphTypes, VertexType, name_relation
 from weft.graph.vertexdata import TYPE, block_name, present
 
@@ -86,7 +86,7 @@ def assemble(
         num_classes=num_classes,
         class_names=class_names,
         name=name,
-        meta={**meta, "node_types": {kind: held.num_nodes for kind, held in nodes.items()}},
+        meta=_meta(meta, nodes, edges),
     )
     graph = replace(graph, original_ids=_ids(list(nodes.values())))
     if len(nodes) == 1:
@@ -98,6 +98,16 @@ def assemble(
     graph = replace(graph, vertex_data=columns, types=plan)
     check_graph(graph)
     return graph
+
+
+def _meta(
+    meta: Mapping[str, Any], nodes: Mapping[str, Vertices], edges: Mapping[Triple, Connections]
+) -> dict[str, Any]:
+    """How many vertices each type has, and of what the times are dates."""
+    dated = next((links.time for links in edges.values() if are_dates(links.time)), None)
+    looked_at = next((held.time for held in nodes.values() if are_dates(held.time)), None)
+    counts = {"node_types": {kind: held.num_nodes for kind, held in nodes.items()}}
+    return say_which_are_dates({**meta, **counts}, edges=dated, vertices=looked_at)
 
 
 def _target(nodes: Mapping[str, Vertices], target: str | None) -> str | None:

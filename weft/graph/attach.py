@@ -83,7 +83,7 @@ def attach(
         columns_of_all["y"] = torch.cat([graph.y, graph.y.new_full((count, *graph.y.shape[1:]), missing)])
     if graph.time is not None:
         times = np.full(count, np.nan) if new.times is None else new.times
-        columns_of_all["time"] = torch.cat([graph.time, torch.from_numpy(times)])
+        columns_of_all["time"] = torch.cat([graph.time, to_times(times, count, "the times of new vertices")])
     for split in SPLITS:
         if split in graph.masks:
             mask = graph.masks[split]

@@ -29,7 +29,7 @@ from weft.graph.files import Array
 from weft.graph.graph import Graph
 from weft.graph.ids import map_endpoints
 from weft.graph.relations import MAX_RELATIONS, Relations, check_count, number_relations
-from weft.graph.times import to_times
+from weft.graph.times import say_which_are_dates, to_times
 from weft.graph.vertexdata import VERTEX_DATA, check_free_name, present
 from weft.kernels import build_csr
 
@@ -119,7 +119,7 @@ def from_edges(
         class_names=None if class_names is None else tuple(class_names),
         num_relations=relations.total,
         relation_names=relations.names,
-        meta=dict(meta or {}),
+        meta=say_which_are_dates(meta or {}, edges=edge_time, vertices=vertex_time),
     )
     check_graph(graph)
     return graph

@@ -50,6 +50,7 @@ class Description:
     preparation: Preparation | None  # of the features, where a file was ingested
     edge_times: tuple[float, float] | None = None  # the first and the last
     vertex_times: tuple[float, float, int] | None = None  # likewise, and of how many vertices they are known
+    dates: tuple[str, ...] = ()  # of what the times are dates: "edges", "vertices"
 
 
 def describe(graph: Graph) -> Description:
@@ -99,6 +100,7 @@ def describe(graph: Graph) -> Description:
         preparation=graph.preparation,
         edge_times=_span(adjacency.time),
         vertex_times=_known_span(graph),
+        dates=graph.dates,
     )
 
 

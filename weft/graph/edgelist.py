@@ -229,7 +229,7 @@ def _collect(table: TableFile, found: EdgeColumns, types: dict[str, pa.DataType]
 
 def _times(path: Path, batch: pa.RecordBatch, name: str, first_row: int) -> Array:
     times = times_of_column(batch.column(name), f"column '{name}' of {path}")
-    missing = np.flatnonzero(~np.isfinite(times))
+    missing = np.flatnonzero(~np.isfinite(times))  # dates that are missing are not finite either
     if missing.size:
         raise UserError(f"row {first_row + int(missing[0])} of {path} has no '{name}': give every edge a time")
     return times

@@ -66,6 +66,12 @@ class Graph(HasVertexData):
         return name if isinstance(name, str) else None
 
     @property
+    def dates(self) -> tuple[str, ...]:
+        """Of what the times are dates: "edges", "vertices"."""
+        named = self.meta.get("dates")
+        return tuple(map(str, named)) if isinstance(named, list | tuple) else ()
+
+    @property
     def multi_label(self) -> bool:
         return self.y is not None and self.y.dim() == 2 and not self.num_targets
 

@@ -273,7 +273,7 @@ def _times(files: _Files, vertices: IdMap, column: str | None, array: Array | No
     for file in reversed(files.about_vertices):
         if file.times is not None:
             with_rows = vertices.ids.size if files.nodes is None else files.nodes.num_rows
-            found = np.full(vertices.ids.size, np.nan)
+            found = np.full(vertices.ids.size, np.nan).astype(file.times.dtype)  # of dates NaT
             found[_rows_of(file, vertices, with_rows)] = file.times
             return found
     raise UserError(f"no table of vertices has a column '{column}' with their times: give it in --features or --labels")

@@ -60,7 +60,7 @@ class NodeFile:
     labels: Labels | None = None
     masks: Masks | None = None
     id_name: str | None = None  # of the column of ids in a table
-    times: Array | None = None  # float64, NaN: unknown
+    times: Array | None = None  # float64, NaN: unknown; or dates
 
     def keep(self, rows: Array) -> "NodeFile":
         """Labels and splits of some rows, which are numbers of rows."""

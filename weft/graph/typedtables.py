@@ -35,12 +35,12 @@ def ingest_tables(path: str | Path, name: str | None = None, prepared_as: GraphT
     path = Path(path)
     tables = read_tables(path)
     files = {kind: _read_type(path.parent, kind, table) for kind, table in tables.types.items()}
-    lists = [_read_relation(path.parent, table) for table in tables.relations]
+    lists = [read_relation(path.parent, table) for table in tables.relations]
     ids = {kind: _ids(kind, file, tables, lists) for kind, file in files.items()}
     edges: dict[Triple, Connections] = {}
     notes: dict[str, list[str]] = {kind: [] for kind in files}
     for table, listed in zip(tables.relations, lists, strict=True):
-        links = _connections(path.parent / table.file, table, listed, ids, tables.missing_rows, notes)
+        links = connect(path.parent / table.file, table, listed, ids, tables.missing_rows, notes)
         edges[table.triple] = links
         if table.reverse_triple is not None:
             edges[table.reverse_triple] = links._replace(ends=links.ends[::-1])
@@ -82,7 +82,7 @@ def _read_type(folder: Path, kind: str, table: TypeTable) -> NodeFile | None:
     return file
 
 
-def _read_relation(folder: Path, table: RelationTable) -> EdgeList:
+def read_relation(folder: Path, table: RelationTable) -> EdgeList:
     columns = EdgeColumns(
         table.source_column,
         table.destination_column,
@@ -127,7 +127,7 @@ def _ids(kind: str, file: NodeFile | None, tables: GraphTables, lists: Sequence[
     return IdMap(np.unique(np.concatenate(found)), f"the ids of type '{kind}'")
 
 
-def _connections(
+def connect(
     path: Path,
     table: RelationTable,
     listed: EdgeList,
@@ -238,12 +238,12 @@ def _vertices(
         preparation = describe_array(x, file.path.name, training).with_notes(*notes)
     if file.table is not None:
         preparation = (prepared_as or fit(file.table, table.choices, training, labels.y)).with_notes(*notes)
-        x = _prepared(file, preparation)
+        x = prepared_rows(file, preparation)
     masks = {role: torch.from_numpy(mask.T.copy() if mask.ndim == 2 else mask) for role, mask in labels.masks.items()}
     return Vertices(file.num_rows, x, _as_tensor(labels.y), masks, own_ids, file.id_name, preparation, file.times)
 
 
-def _prepared(file: NodeFile, preparation: Preparation) -> Array | None:
+def prepared_rows(file: NodeFile, preparation: Preparation) -> Array | None:
     """Features of a table, [N, F]; None where no column became one."""
     if not preparation.num_features:
         return None

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from weft.comm import Communicator
 from weft.config import RunConfig, make_config
+from weft.errors import UserError
 from weft.graph.typedrows import Rows
 from weft.graph.vertexdata import SPLITS
 from weft.launch.process import scoped_process_state
@@ -45,31 +46,47 @@ def export(
     what: str = "outputs",
     weights: Path | None = None,
     given: Given | None = None,
+    at: float | None = None,
 ) -> None:
     """Writes this worker's rows and what it knows of them as OUT/WORKER-{rows,ids,y,split}.npy, for the parent to join.
 
     what: "embeddings", or else outputs. weights: checkpoints of another run, whose model is put on this one's graph;
-    None: its own.
+    None: its own. at: the time at which all vertices are looked at; None: each at its own, or now.
     """
     shape = None if weights is None else read_shape(weights)
     worker = open_worker(run, config, shape=shape, given=given)
     graph, model, comm, train = worker.graph, worker.model, worker.comm, worker.config.train
     x = input_rows(graph, model, train)
+    if at is not None:
+        _check_moment(worker, what)
     of_edges = train.task == "edges" and what != "embeddings"
     objective = objective_of(worker, x, training=False) if of_edges else None  # it makes parts of the model anew
     of_graph = worker.graph_id if weights is None else None
     load_best(weights or worker.folder.checkpoints, model, comm, graph.learned_ids, of_graph)
-    arrays = _of_vertices(worker, x, what) if objective is None else _of_edges(worker, objective)
+    arrays = _of_vertices(worker, x, what, at) if objective is None else _of_edges(worker, objective)
     for name, tensor in arrays.items():
         np.save(out / f"{comm.worker}-{name}.npy", tensor.cpu().numpy())
     comm.barrier("export")
 
 
-def _of_vertices(worker: Worker, x: Rows, what: str) -> dict[str, Tensor]:
+def _check_moment(worker: Worker, what: str) -> None:
+    """Refuses to look at vertices at a time where nobody knows what was there then."""
+    train, name = worker.config.train, worker.graph.shard.graph_name
+    if train.times == "ignore":
+        raise UserError("the run ignores times (train.times=ignore), so that it knows no moment: leave --at out")
+    if sees_of(train, worker.graph.shard) == "all":
+        raise UserError(f"the edges of {name} have no times, so that nobody knows what was there then: leave --at out")
+    if train.task == "edges" and what != "embeddings":
+        raise UserError(
+            "the run judges each labelled edge at the edge's own time: leave --at out, or ask for embeddings"
+        )
+
+
+def _of_vertices(worker: Worker, x: Rows, what: str, moment: float | None = None) -> dict[str, Tensor]:
     """What the model says of own vertices, and what is known of them."""
     graph, model, train = worker.graph, worker.model, worker.config.train
     of_labels = train.task == "vertices"  # else decoders judge by the rows that the model gives
-    rows = _rows(worker, x, of_labels and what == "embeddings")
+    rows = _rows(worker, x, of_labels and what == "embeddings", moment)
     if of_labels and what != "embeddings" and worker.shape.num_targets:
         scale = model.target_scale
         assert isinstance(scale, TargetScale)
@@ -79,11 +96,14 @@ def _of_vertices(worker: Worker, x: Rows, what: str) -> dict[str, Tensor]:
     return {"rows": rows, "ids": graph.global_ids, "split": split, **known}
 
 
-def _rows(worker: Worker, x: Rows, hidden: bool) -> Tensor:
-    """Of own vertices, each at its own time where labels of vertices at times are learned."""
+def _rows(worker: Worker, x: Rows, hidden: bool, moment: float | None) -> Tensor:
+    """Of own vertices, all at a moment; else each at its own time where labels of vertices at times are learned."""
     graph, model, config = worker.graph, worker.model, worker.config
-    times, sees = graph.shard.time, sees_of(config.train, graph.shard)
-    if times is None or sees != "until":
+    sees = sees_of(config.train, graph.shard)
+    times = graph.shard.time if sees == "until" else None
+    if moment is not None:
+        times = torch.full((graph.shard.num_nodes,), moment, dtype=torch.float64)
+    if times is None:
         return embed(model, graph, x) if hidden else predict(model, graph, x)
     book = PartitionBook(graph.shard, graph.comm)
     at = MomentRows(graph, model, x, book, config.sample, sees, config.seed)

@@ -36,7 +36,8 @@ def main(
         megabits, latency = (float(text) if text else None for text in rest[1:3])
         compare_plans(run, Path(rest[0]), megabits, latency, config)
     elif verb == "export":
-        export(run, Path(rest[0]), config, rest[1], Path(rest[2]) if rest[2:] else None, model)
+        out, what, weights, at = rest
+        export(run, Path(out), config, what, Path(weights) if weights else None, model, float(at) if at else None)
     else:
         raise ValueError(f"unknown verb {verb}")
     sys.exit(0)

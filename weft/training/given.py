@@ -8,6 +8,7 @@ import torch
 from weft.errors import UserError, unknown
 from weft.graph.edgelist import EdgeColumns, EdgeList, number_vertices, read_edges
 from weft.graph.ids import IdMap
+from weft.graph.times import to_times
 from weft.graph.types import GraphTypes
 from weft.training.held_out import GivenEdges
 from weft.training.labelled import find_time_column
@@ -31,7 +32,7 @@ def read_given_edges(
 
 
 def _times(edges: EdgeList) -> torch.Tensor | None:
-    return None if edges.time is None else torch.from_numpy(edges.time)
+    return None if edges.time is None else to_times(edges.time, edges.src.size, "the times of edges")
 
 
 def find_relation(name: str | int, num_relations: int, names: tuple[str, ...] | None) -> int:

@@ -15,6 +15,7 @@ from weft.graph.edgelist import DST_NAMES, SRC_NAMES, EdgeColumns, number_vertic
 from weft.graph.ids import IdMap
 from weft.graph.nodefile import read_node_file
 from weft.graph.tables import PARQUET, TEXT, kind_of, open_table
+from weft.graph.times import to_times
 from weft.graph.vertexdata import SPLITS, Predicted, kind_of_labels
 from weft.kernels.hash import hash_key, splitmix64
 from weft.training.by_time import time_borders
@@ -80,7 +81,7 @@ def read_labelled_edges(config: EdgeConfig, ids: IdMap, seed: int, timed: bool =
     masks = {split: torch.from_numpy(np.array(mask, np.bool_)) for split, mask in (rows.masks or {}).items()}
     if masks:
         masks = {split: masks.get(split, torch.zeros(heads.size, dtype=torch.bool)) for split in SPLITS}
-    times = None if edges.time is None else torch.from_numpy(edges.time)
+    times = None if edges.time is None else to_times(edges.time, edges.src.size, "the times of labelled edges")
     return LabelledEdges(
         torch.from_numpy(heads).long(),
         torch.from_numpy(tails).long(),

@@ -51,14 +51,18 @@ def numbers_of(column: pa.Array) -> Array:
 
 def days_of(column: pa.Array) -> Array:
     """float64 days since the beginning of 1970, NaN where a date is missing; ArrowInvalid where text is no date."""
+    dates = dates_of(column)
+    return np.where(np.isnat(dates), np.nan, dates.astype(np.int64) / MICROSECONDS_PER_DAY)
+
+
+def dates_of(column: pa.Array) -> Array:
+    """datetime64[us], NaT where a date is missing; ArrowInvalid where text is no date."""
     column = _plain(column)
     if is_text(column.type):
         column = _without_empty(column)
     if pa.types.is_null(column.type):
-        return np.full(len(column), np.nan)
-    moments = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-    known = moments.cast(pa.float64(), safe=False).fill_null(float("nan"))
-    return np.asarray(known.to_numpy(zero_copy_only=False)) / MICROSECONDS_PER_DAY
+        return np.full(len(column), "NaT", "datetime64[us]")
+    return np.asarray(column.cast(pa.timestamp("us"), safe=False).to_numpy(zero_copy_only=False))
 
 
 def texts_of(column: pa.Array) -> tuple[Array, list[str]]:
