@@ -13,6 +13,7 @@ from weft.partitioning import PartitionInfo, read_partition
 from weft.partitioning.read import targets_of
 from weft.prepare import folder_kind, parts_folder, prepare_data
 from weft.training.modelshape import Facts, read_shape, refuse_unfit
+from weft.training.resume import peek
 from weft.training.runfolder import RunFolder
 
 GRAPH = "graph"
@@ -51,7 +52,8 @@ def place_other_graph(config: RunConfig, run: Path, data: Any, workers: int | No
         for ours, theirs in zip(here, there, strict=False):  # of other numbers of types, `refuse_unfit` says so
             _refuse_other_making(ours.preparation, theirs.preparation, f"type '{ours.name}' of {name}")
     num_targets = targets_of(data) if graph is None else graph.num_targets
-    refuse_unfit(shape, facts, name, before, num_targets, config.train.task == "vertices")
+    grown = graph is not None and _came_to(graph, RunFolder.open(run).checkpoints)
+    refuse_unfit(shape, facts, name, before, num_targets, config.train.task == "vertices", grown)
     placed = config.model_copy(
         update={
             "data": str(data) if kind else str(scratch / GRAPH),
@@ -65,6 +67,13 @@ def place_other_graph(config: RunConfig, run: Path, data: Any, workers: int | No
         save_graph(graph, scratch / GRAPH)
     prepare_data(placed, scratch)
     return Placed(placed, None if before is None else before.class_names, shape.predicted)
+
+
+def _came_to(graph: Graph, checkpoints: Path) -> bool:
+    """Whether vertices were attached to the very graph that a run was trained on, none to types with learned rows."""
+    newest = peek(checkpoints)
+    trained_on = None if newest is None else newest.manifest["run"]["graph"].get("fingerprint")
+    return trained_on is not None and graph.meta.get("attached_to") == trained_on
 
 
 def _refuse_other_making(found: Preparation | None, wanted: Preparation | None, name: str) -> None:

@@ -14,6 +14,7 @@ from weft.config import RunConfig, make_config
 from weft.disk import scratch_folder
 from weft.errors import UserError
 from weft.graph import Graph, open_graph
+from weft.graph.attach import new_vertices
 from weft.graph.files import Array
 from weft.graph.times import Moment, time_of
 from weft.graph.types import GraphTypes
@@ -235,6 +236,20 @@ def _of_types(outputs: Outputs, types: GraphTypes, embeddings: bool) -> Outputs:
         return outputs
     id_name = types.vertices[types.target].id_column or "id"
     return replace(outputs.pick(types.span(types.target)), id_name=id_name)
+
+
+def rows_of_new(outputs: Outputs, before: Graph, after: Graph) -> Outputs:
+    """The rows of the vertices that were attached to a graph, of those that the outputs are about."""
+    vertices, types = new_vertices(before, after).numpy(), after.types
+    if types is not None and types.target is not None and len(outputs.ids) < after.num_nodes:
+        span = types.span(types.target)
+        vertices = vertices[(vertices >= span.start) & (vertices < span.stop)] - span.start
+        if not vertices.size:
+            raise UserError(
+                f"none of the new vertices is of type '{types.names[types.target]}', of which the run says something: "
+                "give new rows of that type, or ask for embeddings"
+            )
+    return outputs.pick(vertices)
 
 
 def _test_metric(summary: Mapping[str, Any]) -> list[str]:

@@ -151,5 +151,5 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
         weft.train(hetero(), model={"name": "hgt", "hidden": 8, "heads": 3}, run=tmp_path / "third", **SETTINGS)
     with pytest.raises(UserError, match="a softmax of rounded logits is biased"):
         train(hetero(), tmp_path / "fourth", workers=2, exchange={"codec": "int8"})
-    with pytest.raises(UserError, match="has types of vertices, each of which lies in one piece"):
+    with pytest.raises(UserError, match="describe the tables of new vertices and of their edges in a file"):
         weft.attach(weft.from_pyg(hetero()), "edges.csv", "nodes.csv")

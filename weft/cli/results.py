@@ -30,6 +30,7 @@ from weft.cli.options import (
 from weft.errors import UserError
 
 if TYPE_CHECKING:
+    from weft.graph import Graph
     from weft.results import Run
 
 console = Console()
@@ -121,7 +122,11 @@ def predict(
     run: RunArgument,
     data: Data = None,
     attach: Annotated[
-        Path | None, typer.Option(help="Edges of new vertices: with each other, and with those of the run's graph.")
+        Path | None,
+        typer.Option(
+            help="Edges of new vertices: with each other, and with those of the run's graph. Of a graph with types, "
+            "what describes their tables (new.yaml)."
+        ),
     ] = None,
     features: Annotated[Path | None, typer.Option(help="The new vertices: ids and features (with --attach).")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; none unless given.")] = None,
@@ -146,15 +151,17 @@ def predict(
     """Put a run's model on another graph, or on new vertices of its own graph, exact over the whole graph.
 
     The graph must have the features, relations and classes that the model was trained on. With --attach the new
-    vertices come after those of --data, or of the run's own graph, and are the ones that are written.
+    vertices come after those of --data, or of the run's own graph, and are the ones that are written. Where vertices
+    are of several types, a file such as graph.yaml describes the new tables (docs/types.md).
 
     [dim]weft predict my-run --data other-graph --out predictions.parquet[/dim]
     [dim]weft predict my-run --attach new-edges.csv --features new-nodes.csv --undirected -o new.csv[/dim]
+    [dim]weft predict my-run --attach new.yaml -o new.csv[/dim]
     """
     from weft.cli.show import output_rows, print_rows
     from weft.export import check_format, write_made
     from weft.outputs import Outputs
-    from weft.results import Run
+    from weft.results import Run, rows_of_new
 
     opened = Run(run)
     opened.check_what(what, elsewhere=True)
@@ -166,11 +173,11 @@ def predict(
         "vertex_time_column": vertex_time_column, "edge_features": edge_features.split(",") if edge_features else (),
         "id_column": id_column, "label_columns": label_column or (), "header": header, "undirected": undirected,
     }  # fmt: skip
-    graph, first = _graph_to_predict(opened, data, attach, features, columns)
+    graph, before = _graph_to_predict(opened, data, attach, features, columns)
 
     def make() -> Outputs:
         rows = opened.predict(graph, workers, trust, "embeddings" if what == "embeddings" else "outputs")
-        return rows.pick(slice(first, None))
+        return rows if before is None else rows_of_new(rows, before, graph)
 
     found = make() if out is None else write_made(make, out, what, overwrite)
     print_rows(
@@ -183,11 +190,13 @@ def predict(
 
 def _graph_to_predict(
     run: "Run", data: str | None, edges: Path | None, features: Path | None, columns: dict[str, Any]
-) -> tuple[Any, int]:
-    """The graph that the model is put on, and the first of its vertices that are asked for."""
+) -> tuple[Any, "Graph | None"]:
+    """The graph that the model is put on; and the graph to which new vertices came, where these are asked for."""
     from weft.graph import attach, open_graph
+    from weft.graph.typedtables import DESCRIPTIONS
 
-    if edges is None or features is None:
+    described = edges is not None and edges.suffix in DESCRIPTIONS
+    if edges is None or (features is None and not described):
         if edges is not None or features is not None:
             raise UserError("new vertices have edges and features: give both --attach EDGES and --features FILE")
         if data is None:
@@ -195,9 +204,9 @@ def _graph_to_predict(
                 "there is nothing to predict: give --data GRAPH, or --attach EDGES with --features FILE (weft export "
                 "writes what the model says of the run's own vertices)"
             )
-        return data, 0
+        return data, None
     before = run.graph if data is None else open_graph(data)
-    return attach(before, edges, features, **columns), before.num_nodes
+    return attach(before, edges, features, **columns), before
 
 
 def report(

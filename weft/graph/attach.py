@@ -24,6 +24,9 @@ from weft.graph.nodefile import NodeFile, read_node_file
 from weft.graph.preparation import FeatureChoices, fit, prepared_batches
 from weft.graph.relations import Relations
 from weft.graph.times import to_times
+from weft.graph.typedattach import attach_tables, new_vertices_of
+from weft.graph.typedtables import DESCRIPTIONS
+from weft.graph.typeschema import read_tables
 from weft.graph.vertexdata import SPLITS
 
 REVERSE = " (reverse)"
@@ -37,7 +40,7 @@ _CONVERT: Mapping[str, Callable[[Array, int], Tensor]] = {
 def attach(
     graph: Graph,
     edges: Any,
-    features: Any,
+    features: Any = None,
     *,
     undirected: bool = False,
     src_column: str | None = None,
@@ -65,7 +68,16 @@ def attach(
     vertices have no label (a label column is left out) and belong to no split; further columns of vertex data are left
     out. A features file without ids is about the vertices that follow 0..N-1. undirected: each new edge is joined by
     its reverse.
+
+    Of a graph with types of vertices, `edges` is a description of tables as `weft.ingest` reads it (docs/types.md),
+    which says all of this: of the new rows of types, and of the new edges of relations.
     """
+    if graph.types is not None:
+        asked = (src_column, dst_column, weight_column, relation_column, time_column, vertex_time_column, id_column)
+        others = features is not None or undirected or edge_features or label_columns or header is not None
+        return _attach_types(graph, edges, others or any(name is not None for name in asked))
+    if features is None:
+        raise UserError(f"the vertices of graph '{graph.name}' have features: give those of the new ones, too")
     own = _x(graph)
     columns = EdgeColumns(src_column, dst_column, weight_column, relation_column, tuple(edge_features), time_column)
     with frames_as_files(edges, features, id_column) as (edge_file, node_file):
@@ -99,12 +111,27 @@ class _New(NamedTuple):
     times: Array | None  # of the new ones
 
 
-def _x(graph: Graph) -> Tensor:
-    if graph.types is not None:
+def new_vertices(before: Graph, after: Graph) -> Tensor:
+    """The vertices that were attached to a graph, int64: their numbers in what came of it."""
+    if before.types is not None and after.types is not None:
+        return new_vertices_of(before.types, after.types).nonzero().squeeze(1)
+    return torch.arange(before.num_nodes, after.num_nodes)
+
+
+def _attach_types(graph: Graph, description: Any, more: bool) -> Graph:
+    """The same of a graph with types of vertices; `more`: whether anything else than a description was given."""
+    if not isinstance(description, str | Path) or Path(description).suffix not in DESCRIPTIONS:
         raise UserError(
-            f"graph '{graph.name}' has types of vertices, each of which lies in one piece, so that none can come after "
-            "them: ingest all tables again, with the new rows and --prepared-as the graph that was trained on"
+            f"graph '{graph.name}' has types of vertices: describe the tables of new vertices and of their edges in a "
+            "file such as new.yaml, as those of the graph are (docs/types.md), and attach that"
         )
+    if more:
+        raise UserError(f"{description} says where everything is: leave other files and names of columns out")
+    path = Path(description)
+    return attach_tables(graph, read_tables(path), path.parent)
+
+
+def _x(graph: Graph) -> Tensor:
     if graph.x is None:
         raise UserError(
             f"graph '{graph.name}' has no features, so that a model learns a row for each of its vertices and has none "

@@ -62,7 +62,8 @@ def export(
     of_edges = train.task == "edges" and what != "embeddings"
     objective = objective_of(worker, x, training=False) if of_edges else None  # it makes parts of the model anew
     of_graph = worker.graph_id if weights is None else None
-    load_best(weights or worker.folder.checkpoints, model, comm, graph.learned_ids, of_graph)
+    learned_ids = graph.learned_ids if shape is None else shape.learned_ids_of(graph.learned_ids, graph.shard.types)
+    load_best(weights or worker.folder.checkpoints, model, comm, learned_ids, of_graph)
     arrays = _of_vertices(worker, x, what, at) if objective is None else _of_edges(worker, objective)
     for name, tensor in arrays.items():
         np.save(out / f"{comm.worker}-{name}.npy", tensor.cpu().numpy())

@@ -61,6 +61,14 @@ class ModelShape:
         spans = zip(self.type_widths, pairwise(starts), strict=True)
         return torch.cat([torch.arange(*span) for width, span in spans if not width])
 
+    def learned_ids_of(self, ids: Tensor, types: GraphTypes | None) -> Tensor:
+        """What the run called these vertices of another graph with the same learned ones, int64."""
+        if types is None or not self.type_widths:
+            return ids
+        starts = torch.tensor((0, *accumulate(self.type_counts)), device=ids.device)
+        kinds = types.of(ids)
+        return ids - torch.tensor(types.starts, device=ids.device)[kinds] + starts[kinds]
+
     @property
     def predicted(self) -> Predicted:
         return "numbers" if self.num_targets else "labels" if self.several_labels else "class"
@@ -133,14 +141,21 @@ def read_shape(checkpoints: Path) -> ModelShape:
 
 
 def refuse_unfit(
-    shape: ModelShape, graph: Facts, name: str, names: Facts | None, num_targets: int, of_vertices: bool
+    shape: ModelShape,
+    graph: Facts,
+    name: str,
+    names: Facts | None,
+    num_targets: int,
+    of_vertices: bool,
+    same_learned: bool = False,
 ) -> None:
     """Refuses a graph that a trained model cannot be put on.
 
     names: of the graph that it was trained on, if known. num_targets: how many numbers the graph has as labels.
-    of_vertices: whether the model learned labels of vertices.
+    of_vertices: whether the model learned labels of vertices. same_learned: whether the vertices for which it learned
+    rows are those of the graph.
     """
-    if shape.learned_rows:
+    if shape.learned_rows and not same_learned:
         raise UserError(
             "the run's graph had no features, so that it learned a row for each of its vertices and has none for those "
             f"of {name}: train on a graph with features"
