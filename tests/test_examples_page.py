@@ -32,8 +32,9 @@ def test_the_commands_print_what_the_page_shows(
 
 def test_recommendations_beat_the_most_popular_items() -> None:
     """The page says so of what the test above finds to be printed."""
-    found = dict(re.findall(r"^(most popular|weft): MRR ([\d.]+)$", PAGE, re.MULTILINE))
-    assert float(found["weft"]) > 1.5 * float(found["most popular"])
+    popular, learned = (re.findall(rf"^{name}: MRR ([\d.]+)$", PAGE, re.MULTILINE) for name in ("most popular", "weft"))
+    assert len(learned) == 2, "of the graph without columns, and of the one with types and dates"
+    assert all(float(ours) > 1.5 * float(theirs) for ours, theirs in zip(learned, popular, strict=True))
 
 
 def test_every_script_of_a_folder_is_on_the_page() -> None:

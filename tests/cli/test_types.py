@@ -24,8 +24,8 @@ def table(file):
 
 def test_the_page_shows_what_the_example_writes():
     page = (ROOT / "docs" / "types.md").read_text()
-    (shown,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    assert shown == shop().DESCRIPTION
+    shown = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert shown == [shop().DESCRIPTION, shop().NEW_DESCRIPTION]
 
 
 @pytest.fixture
@@ -53,6 +53,22 @@ def test_from_tables_to_an_export(weft, tables):
     assert [row["user_id"] for row in rows] == [str(user) for user in range(60)]
     assert {row["type"] for row in rows} == {"user"} and {row["class"] for row in rows} <= set(shop().SEGMENTS)
     assert weft("report", "run", "--out", "page.html")[0] == 0
+    newcomers_are_predicted(weft, tables.parent)
+
+
+def newcomers_are_predicted(weft, folder):
+    code, out, err = weft("predict", "run", "--attach", folder / "new.yaml", "--what", "predictions", "--out", "n.csv")
+    assert code == 0 and "6 vertices written" in out, err
+    rows = table("n.csv")
+    assert [(row["user_id"], row["type"]) for row in rows] == [(str(user), "user") for user in range(60, 66)]
+    assert {row["class"] for row in rows} <= set(shop().SEGMENTS) and {row["split"] for row in rows} == {""}
+    code, _, err = weft(
+        "predict", "run", "--attach", folder / "new-purchases.csv", "--features", folder / "new-users.csv"
+    )
+    assert code == 2 and "describe the tables of new vertices" in " ".join(err.split())
+    (folder / "new-users.csv").write_text("user_id,age,city\n5,3,Rome\n")
+    code, _, err = weft("predict", "run", "--attach", folder / "new.yaml", "--out", "never.csv")
+    assert code == 2 and "'user:5' in" in err and "already" in " ".join(err.split()) and not Path("never.csv").exists()
 
 
 def test_another_shop_is_predicted(weft, tables, tmp_path):

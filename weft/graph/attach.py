@@ -74,7 +74,7 @@ def attach(
     """
     if graph.types is not None:
         asked = (src_column, dst_column, weight_column, relation_column, time_column, vertex_time_column, id_column)
-        others = features is not None or undirected or edge_features or label_columns or header is not None
+        others = features is not None or undirected or bool(edge_features or label_columns) or header is not None
         return _attach_types(graph, edges, others or any(name is not None for name in asked))
     if features is None:
         raise UserError(f"the vertices of graph '{graph.name}' have features: give those of the new ones, too")
