@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 ERRORS = [
     name for name in weft.__all__ if inspect.isclass(found := getattr(weft, name)) and issubclass(found, Exception)
 ]
-NEEDS = {"from_pyg": "torch_geometric", "to_pyg": "torch_geometric", "from_dgl": "dgl"}
+NEEDS = {"from_pyg": "torch_geometric", "to_pyg": "torch_geometric", "from_dgl": "dgl", "to_dgl": "dgl"}
 
 
 @pytest.mark.parametrize("name", weft.__all__)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from weft.aggregate import DistributedGraph, EdgeRows, GraphView
     from weft.comm import all_reduce_gradients
     from weft.errors import StopTraining, UserError, WorkerLost
-    from weft.graph import Graph, from_dgl, from_edges, from_networkx, from_pandas, from_pyg, from_scipy, to_pyg
+    from weft.graph import Graph, from_dgl, from_edges, from_networkx, from_pandas, from_pyg, from_scipy, to_dgl, to_pyg
     from weft.graph import open_graph as load
     from weft.graph.attach import attach
     from weft.launch.ending import RunFailed
@@ -56,6 +56,7 @@ __all__ = [
     "load",
     "open_part",
     "partition",
+    "to_dgl",
     "to_pyg",
     "train",
 ]
@@ -69,7 +70,7 @@ _MODULES = {
     "weft.errors": ("StopTraining", "UserError", "WorkerLost"),
     "weft.graph": (
         *("Graph", "attach", "from_dgl", "from_edges", "from_networkx", "from_pandas", "from_pyg", "from_scipy"),
-        *("load", "to_pyg"),
+        *("load", "to_dgl", "to_pyg"),
     ),
     "weft.launch.ending": ("RunFailed",),
     "weft.loader": ("Loader",),

@@ -14,6 +14,7 @@ from weft.graph.npz import load_npz
 from weft.graph.splits import parse_split, per_class_split, random_split
 from weft.graph.store import load_graph, save_graph
 from weft.graph.synthetic import SyntheticConfig, generate, synthetic
+from weft.graph.todgl import to_dgl
 from weft.graph.topyg import to_pyg
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "random_split",
     "save_graph",
     "synthetic",
+    "to_dgl",
     "to_pyg",
     "to_undirected",
 ]

@@ -123,8 +123,9 @@ def from_dgl(graph: Any, name: str = "dgl", target: str | None = None) -> Graph:
     >>> weft.from_dgl(found).num_edges
     2
 
-    The vertices of a heterogeneous graph lie one type after another, each with features of its own width
-    (`graph.types`); `target`: the type to be predicted, where several have labels.
+    Its edata may have `weight` (or `w`), `feat`, `time` and, as relations, `etype`; its ndata `time`. The vertices of a
+    heterogeneous graph lie one type after another, each with features of its own width (`graph.types`); `target`: the
+    type to be predicted, where several have labels.
     """
     if len(graph.ntypes) > 1 or len(graph.etypes) > 1:
         nodes = {
@@ -133,26 +134,38 @@ def from_dgl(graph: Any, name: str = "dgl", target: str | None = None) -> Graph:
                 _first(graph.nodes[kind].data, *DGL_FEATURES),
                 _first(graph.nodes[kind].data, *DGL_LABELS),
                 _masks(graph.nodes[kind].data),
+                time=_first(graph.nodes[kind].data, *VERTEX_TIME_KEYS),
             )
             for kind in graph.ntypes
         }
         edges = {
-            kind: Connections(graph.edges(etype=kind), _first(graph.edges[kind].data, *WEIGHT_KEYS))
+            kind: Connections(graph.edges(etype=kind), **_dgl_edges(graph.edges[kind].data))
             for kind in graph.canonical_etypes
         }
         return assemble(nodes, edges, name, {"source": "dgl"}, target=target)
     src, dst = graph.edges()
+    carried = _dgl_edges(graph.edata)
     return from_edges(
         src,
         dst,
         num_nodes=int(graph.num_nodes()),
         x=_first(graph.ndata, *DGL_FEATURES),
         y=_first(graph.ndata, *DGL_LABELS),
-        weight=_first(graph.edata, *WEIGHT_KEYS),
+        weight=carried["weight"],
+        edge_features=carried["features"],
+        edge_time=carried["time"],
+        relation=_first(graph.edata, "etype"),
+        vertex_time=_first(graph.ndata, *VERTEX_TIME_KEYS),
         **_splits_first(_masks(graph.ndata)),
         name=name,
         meta={"source": "dgl"},
     )
+
+
+def _dgl_edges(data: Any) -> dict[str, Any]:
+    """What the edges of a relation carry, or those of a graph that has none."""
+    keys = {"weight": WEIGHT_KEYS, "features": ("feat", "edge_attr"), "time": TIME_KEYS}
+    return {name: _first(data, *named) for name, named in keys.items()}
 
 
 def _first(data: Any, *keys: str) -> Any:
