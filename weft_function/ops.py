@@ -3,7 +3,7 @@
 An operation object belongs to one run of one program: `forward` keeps what `backward` needs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -54,6 +54,31 @@ class Add(Operation):
 
     def backward(self, grad: Array) -> Grads:
         return [grad, grad], []
+
+
+class Merge(Operation):
+    """Reads the ids of N rows, blocks of rows [n, D], and after each block the places [n] of its rows: [N, D].
+
+    Each place occurs once.
+    """
+
+    num_inputs = -1
+
+    @classmethod
+    def check(cls, inputs: int, weights: int, settings: Mapping[str, float], key: str | None) -> None:
+        super().check(inputs, weights, settings, key)
+        if inputs < 3 or inputs % 2 == 0:
+            raise ValueError(f"operation {cls.__name__} reads ids, and blocks with their places, not {inputs} values")
+
+    def forward(self, inputs: Sequence[Array], weights: Sequence[Array]) -> Array:
+        (ids, first, *_), blocks, self.places = inputs, inputs[1::2], inputs[2::2]
+        out = np.zeros((len(ids), first.shape[1]), first.dtype)
+        for rows, places in zip(blocks, self.places, strict=True):
+            out[places] = rows
+        return out
+
+    def backward(self, grad: Array) -> Grads:
+        return [None, *(part for places in self.places for part in (grad[places], None))], []
 
 
 class Relu(Operation):
@@ -174,6 +199,7 @@ OPS: dict[str, type[Operation]] = {
     "bias": Bias,
     "identity": Identity,
     "add": Add,
+    "merge": Merge,
     "relu": Relu,
     "elu": Elu,
     "leaky_relu": LeakyRelu,

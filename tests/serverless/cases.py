@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from tests.partitioning.drawn import graph_of
 from weft.aggregate import DistributedGraph
 from weft.comm import Communicator, all_reduce_gradients
+from weft.graph.assemble import Connections, Vertices, assemble
+from weft.graph.typedrows import Rows
 from weft.layers import ModelConfig, Separable, Stack, build_model
 from weft.partitioning import Shard, make_shards
 from weft.serverless.executor import PipelineExecutor
@@ -23,11 +25,14 @@ from weft.serverless.invoker import Invoker, Usage
 from weft.serverless.invokers import make_invoker
 from weft.serverless.settings import ExecutorConfig
 from weft.training.loss import GlobalLoss
+from weft.training.objective import input_rows
 from weft.training.optim import OptimConfig, build_optimiser, learning_rate
+from weft.training.settings import TrainConfig
 from weft_function.handler import handle
 from weft_function.task import Request, Response
 
 FEATURES, CLASSES = 5, 3
+WIDTHS = (4, 6, 1)  # of the features of types
 
 
 class Averaging(Separable):
@@ -85,6 +90,7 @@ class Case:
     class_weights: str = "none"
     own: bool = False
     dtype: torch.dtype = torch.float64
+    types: bool = False  # of vertices: an encoder stands before the layers
 
 
 _BASE = ModelConfig(name="gcn", layers=2, hidden=4, dropout=0.0)
@@ -104,6 +110,10 @@ CASES = {
     "labels": Case(_BASE, multi_label=True, class_weights="balanced"),
     "balanced": Case(_BASE, class_weights="balanced", optim=OptimConfig(name="sgd", lr=0.1, clip_norm=0.05)),
     "separable": Case(_BASE.model_copy(update={"dropout": 0.3}), own=True),
+    "types-gcn": Case(_BASE.model_copy(update={"dropout": 0.3, "residual": True}), types=True),
+    "types-sage": Case(_BASE.model_copy(update={"name": "sage", "hidden": 7, "norm": "layer"}), types=True),
+    "types-gat": Case(_BASE.model_copy(update={"name": "gat", "heads": 2, "output": "linear"}), types=True),
+    "types-one": Case(_BASE.model_copy(update={"name": "sage", "layers": 1, "reduce": "sum"}), types=True),
 }
 
 
@@ -112,6 +122,8 @@ def build(case: Case) -> nn.Module:
     if case.own:
         layers: list[nn.Module] = [Averaging(FEATURES, 4), Gated(4, 3), Averaging(6, CLASSES)]
         model: nn.Module = Stack(layers, case.model, [FEATURES, 4, 6, CLASSES])
+    elif case.types:
+        model = build_model(case.model, case.model.hidden, CLASSES, type_widths=WIDTHS)
     else:
         model = build_model(case.model, FEATURES, CLASSES)
     with torch.no_grad():
@@ -127,6 +139,27 @@ def some_shards(num_workers: int, num_nodes: int = 40, num_edges: int = 200, ske
     graph = graph_of(num_nodes, [tuple(edge) for edge in edges], weighted=False)
     span = 2 * num_workers if skewed else num_workers
     owner = torch.randint(0, span, (num_nodes,), generator=generator).clamp(max=num_workers - 1)
+    return make_shards(graph, owner.int(), num_workers)
+
+
+def shards_for(case: Case, num_workers: int) -> list[Shard]:
+    return typed_shards(num_workers) if case.types else some_shards(num_workers)
+
+
+def typed_shards(num_workers: int) -> list[Shard]:
+    """Vertices of three types with features of different widths, spread over workers; intervals lack some types."""
+    generator = torch.Generator().manual_seed(num_workers)
+    sizes = {"a": 25, "b": 3, "c": 12}
+    nodes = {
+        kind: Vertices(size, torch.randn(size, width, generator=generator))
+        for (kind, size), width in zip(sizes.items(), WIDTHS, strict=True)
+    }
+    edges = {}
+    for source, destination in (("a", "a"), ("a", "b"), ("b", "c"), ("c", "a"), ("a", "c")):
+        ends = [torch.randint(0, sizes[kind], (40,), generator=generator) for kind in (source, destination)]
+        edges[source, "to", destination] = Connections(torch.stack(ends))
+    graph = assemble(nodes, edges, "typed", {})
+    owner = torch.randint(0, 2 * num_workers, (graph.num_nodes,), generator=generator).clamp(max=num_workers - 1)
     return make_shards(graph, owner.int(), num_workers)
 
 
@@ -147,7 +180,7 @@ def whole_pass(comm: Communicator, shards: list[Shard], case: Case, epochs: int)
     """The same epochs as one pass over the whole graph each."""
     graph, model, x, loss_of = _set_up(comm, shards, case)
     optimiser = build_optimiser(case.optim, model)
-    if case.aggregates_input:
+    if case.aggregates_input and isinstance(x, Tensor):
         graph.hold_constant(x)
     losses = []
     for epoch in range(1, epochs + 1):
@@ -276,12 +309,16 @@ class Killing:
 
 def _set_up(
     comm: Communicator, shards: list[Shard], case: Case
-) -> tuple[DistributedGraph, nn.Module, Tensor, GlobalLoss]:
+) -> tuple[DistributedGraph, nn.Module, Rows, GlobalLoss]:
     graph = DistributedGraph(shards[comm.worker], comm)
     graph.noise.seed = 0
-    x, y, rows = data(graph.shard, case)
+    features, y, rows = data(graph.shard, case)
+    x: Rows = features
+    model = build(case).train()
+    if case.types:
+        x = input_rows(graph, model, TrainConfig(precision="float64", cache_input=False))
     loss_of = GlobalLoss(y, rows, CLASSES, case.class_weights, comm)  # type: ignore[arg-type]
-    return graph, build(case).train(), x, loss_of
+    return graph, model, x, loss_of
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.serverless.cases import CASES, build, pipelined, some_shards, whole_pass
+from tests.serverless.cases import CASES, build, pipelined, shards_for, some_shards, whole_pass
 from tests.workers import run_workers
 from weft.aggregate import GraphView
 from weft.errors import UserError
@@ -19,8 +19,8 @@ EPOCHS = 4
 @pytest.mark.parametrize("name", CASES)
 def test_pipe_is_the_whole_pass(name, num_workers):
     """Losses and weights after some epochs of training, float64; intervals of some workers are empty."""
-    shards = some_shards(num_workers)
     case = CASES[name]
+    shards = shards_for(case, num_workers)
     config = ExecutorConfig(intervals=4)
     wanted = run_workers(whole_pass, num_workers, shards, case, EPOCHS)
     found = run_workers(pipelined, num_workers, shards, case, EPOCHS, config)
@@ -30,10 +30,11 @@ def test_pipe_is_the_whole_pass(name, num_workers):
             torch.testing.assert_close(one["weights"][weight], value, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["gcn-three", "sage", "gat", "separable"])
+@pytest.mark.parametrize("name", ["gcn-three", "sage", "gat", "separable", "types-gcn", "types-sage", "types-gat"])
 def test_first_gradient(name):
     """One step of plain descent shows the gradient itself: 1e-12."""
-    shards, case = some_shards(2), CASES[name]
+    case = CASES[name]
+    shards = shards_for(case, 2)
     case = type(case)(
         **{**vars(case), "optim": case.optim.model_copy(update={"name": "sgd", "lr": 1.0, "momentum": 0})}
     )
@@ -51,10 +52,11 @@ def test_every_parameter_of_attention_moves():
         assert (found[0]["weights"][name] != weight).any(), name
 
 
-@pytest.mark.parametrize("name", ["gcn-three", "gat"])
+@pytest.mark.parametrize("name", ["gcn-three", "gat", "types-gat"])
 def test_bitwise_the_same_in_a_pool(name):
     """Whoever does a product, and in whatever order answers come."""
-    shards, case = some_shards(2), CASES[name]
+    case = CASES[name]
+    shards = shards_for(case, 2)
     here = run_workers(pipelined, 2, shards, case, EPOCHS, ExecutorConfig(intervals=4))
     config = ExecutorConfig(name="pool", intervals=4, workers=2, placement="functions")
     there = run_workers(pipelined, 2, shards, case, EPOCHS, config)
@@ -62,6 +64,15 @@ def test_bitwise_the_same_in_a_pool(name):
     for weight, value in here[0]["weights"].items():
         assert torch.equal(value, there[0]["weights"][weight]), weight
     assert there[0]["usage"]["tasks"] > 0
+
+
+def test_every_parameter_of_an_encoder_moves():
+    case = CASES["types-sage"]
+    found = run_workers(pipelined, 2, shards_for(case, 2), case, 2, ExecutorConfig(intervals=3, staleness=1))
+    before = dict(build(case).named_parameters())
+    assert sum(name.startswith("encoder.") for name in before) == 6
+    for name, weight in before.items():
+        assert (found[0]["weights"][name] != weight).any(), name
 
 
 def test_epochs_are_exact_from_a_plateau_on():

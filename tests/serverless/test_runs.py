@@ -10,11 +10,15 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import weft
+from tests.graph.typed import hetero
 from tests.launch.launching import ROOT, alive, wait_until
 from weft.config import make_config
 from weft.errors import UserError
+from weft.graph import save_graph
 from weft.run import start
 from weft.serverless.invokers import server_address
 
@@ -59,6 +63,19 @@ def test_a_killed_server_resumes_with_the_same_weights(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads((run / "summary.json").read_text())
     assert found["weights_sha256"] == wanted["weights_sha256"]
+
+
+def test_types_of_vertices_train_in_a_pool_as_in_whole_passes(tmp_path: Path) -> None:
+    save_graph(weft.from_pyg(hetero(learned=False)), tmp_path / "graph")
+    more = {"data": str(tmp_path / "graph"), "model": {"name": "gat", "hidden": 4, "heads": 2}}
+    found = train(tmp_path / "pool", **more)
+    wanted = weft.train(run=tmp_path / "whole", quiet=True, **more, threads=1, train=SMALL["train"]).summary
+    assert found["train_loss"] == pytest.approx(wanted["train_loss"], rel=1e-9)
+    assert found["test_accuracy"] == wanted["test_accuracy"]
+    run = weft.Run(tmp_path / "pool")
+    np.testing.assert_allclose(
+        run.outputs().values, weft.Run(tmp_path / "whole").outputs().values, rtol=1e-7, atol=1e-9
+    )
 
 
 def test_accuracy_does_not_depend_on_intervals_and_workers(tmp_path: Path) -> None:

@@ -143,8 +143,10 @@ def test_links_of_a_relation_are_learned(tmp_path: Path) -> None:
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="executor pool does not know types of vertices"):
-        train(hetero(learned=False), tmp_path / "run", "rgcn", strategy="dorylus")
+    with pytest.raises(UserError, match="executors pool and lambda need features: learned rows change"):
+        train(hetero(), tmp_path / "run", "sage", strategy="dorylus")
+    with pytest.raises(UserError, match="not RGCN: use executor inline"):
+        train(hetero(learned=False), tmp_path / "rgcn", "rgcn", strategy="dorylus")
     with pytest.raises(UserError, match="model hgt learns from vertices of several types"):
         train("synthetic:relational?nodes=100", tmp_path / "other")
     with pytest.raises(UserError, match=r"in the 8 columns of model\.hidden: choose a multiple of model.heads"):

@@ -419,12 +419,6 @@ def _pipeline(worker: Worker, steps: Steps) -> EpochRunner:
             f"executor {config.executor.name} computes losses of classes, and the labels of "
             f"{worker.graph.shard.graph_name} are numbers: use another strategy than dorylus"
         )
-    if worker.graph.shard.types is not None:
-        raise UserError(
-            f"executor {config.executor.name} does not know types of vertices, which {worker.graph.shard.graph_name} "
-            "has: use another strategy than dorylus"
-        )
-    assert isinstance(steps.x, torch.Tensor)
     cache = config.train.cache_input
     return PipelineExecutor(
         worker.graph, worker.model, steps.x, steps.loss_of, config.executor, config.optim, config.seed,

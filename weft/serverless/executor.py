@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from weft.aggregate import DistributedGraph
 from weft.errors import UserError
+from weft.graph.typedrows import Rows
 from weft.serverless.autotuner import Autotuner
 from weft.serverless.dispatch import Dispatcher, RetryPolicy, Waste
 from weft.serverless.graph_server import Event, GraphServer
@@ -47,7 +48,7 @@ class PipelineExecutor:
 
     graph: DistributedGraph
     model: nn.Module
-    x: Tensor
+    x: Rows
     loss_of: GlobalLoss
     config: ExecutorConfig
     optim: OptimConfig

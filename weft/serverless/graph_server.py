@@ -29,6 +29,7 @@ from weft.serverless.schedule import Schedule
 from weft.serverless.server_links import ServerLinks
 from weft.serverless.stages import Stage
 from weft.serverless.stash import WeightStash
+from weft.serverless.vertex_inputs import Constant
 from weft.serverless.weight_server import WeightServer
 from weft_function.handler import LOSS
 from weft_function.program import Program
@@ -70,7 +71,7 @@ class GraphServer:
     schedule: Schedule
     propagations: Mapping[int, Propagation]
     pipeline: Pipeline
-    constants: Mapping[str, np.ndarray]  # inputs of vertex programs
+    constants: Mapping[str, Constant]  # inputs of vertex programs
     events: "queue.SimpleQueue[Event]"  # of the links' thread and of the dispatcher
     links: ServerLinks
     ledger: Ledger

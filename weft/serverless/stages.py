@@ -15,12 +15,24 @@ from weft.aggregate.topology import Reduce, Weight
 from weft.errors import UserError
 from weft.kernels.hash import hash_key
 from weft.layers import Stack, traits_of
+from weft.layers.encoder import TypeEncoder
 from weft.layers.separation import BeforeGather, Gathering, SplitsAtGather, VertexFunction
 from weft.layers.traits import holds_for_forward
 from weft_function.handler import LOSS
 from weft_function.program import Op, Program
 
+MOST_TYPES = 15  # with features: three operations each of a program's
 SUPPORTED = "gcn, sage (mean or sum), gat, and stacks of weft.layers.Separable layers of your own"
+
+
+def features_of(kind: int | str) -> str:
+    """What programs call the features of an interval's vertices of a type."""
+    return f"x.{kind}"
+
+
+def places_of(kind: int | str) -> str:
+    """What programs call the numbers of these vertices in the interval."""
+    return f"places.{kind}"
 
 
 @dataclass(frozen=True)
@@ -50,7 +62,21 @@ def compile_stages(model: nn.Module, multi_label: bool = False, aggregates_input
         )
     if model.embedding is not None:
         raise UserError("executors pool and lambda need features: learned rows change in every epoch")
+    if model.encoder is not None:
+        _check_encoder(model.encoder)
     return _Compiler(model, multi_label, aggregates_input).compile()
+
+
+def _check_encoder(encoder: TypeEncoder) -> None:
+    if len(encoder.columns):
+        raise UserError(
+            "functions are sent no learned columns: ingest types without learned_columns, or use another strategy"
+        )
+    if len(encoder.weights) > MOST_TYPES:
+        raise UserError(
+            f"programs of functions have room for {MOST_TYPES} types of vertices, and there are "
+            f"{len(encoder.weights)}: use another strategy than dorylus"
+        )
 
 
 def user_modules(stages: Sequence[Stage]) -> tuple[str, ...]:
@@ -133,7 +159,7 @@ class _Compiler:
     def compile(self) -> tuple[Stage, ...]:
         layers = [_checked(layer) for layer in self._model.layers]
         input_aggregate = self._input_aggregate()
-        x = self._builder.read("x")
+        x = self._builder.read("x") if self._model.encoder is None else self._encoded(self._model.encoder)
         for depth, layer in enumerate(layers):
             before = None
             if depth or input_aggregate is None:
@@ -154,7 +180,17 @@ class _Compiler:
     def _input_aggregate(self) -> tuple[Reduce, Weight] | None:
         """The constant aggregate that the first layer reads, if it is to be computed once."""
         first = self._model.layers[0]
-        return traits_of(first).input_aggregate if self._aggregates_input else None
+        constant = self._aggregates_input and self._model.encoder is None
+        return traits_of(first).input_aggregate if constant else None
+
+    def _encoded(self, encoder: TypeEncoder) -> str:
+        """Rows of one width, of an interval's vertices of all types."""
+        merged = [self._builder.read("ids")]  # the first input says how many rows there are
+        for kind in encoder.weights:
+            module = self._module("encoder")
+            rows = module.add("linear", self._builder.read(features_of(kind)), weights=[f"weights.{kind}"])
+            merged += [module.add("bias", rows, weights=[f"biases.{kind}"]), self._builder.read(places_of(kind))]
+        return self._builder.add("merge", *merged)
 
     def _module(self, name: str) -> _ModuleOps:
         return _ModuleOps(self._builder, name)
