@@ -8,9 +8,10 @@ from tests.serverless.cases import CASES, build, pipelined, shards_for, some_sha
 from tests.workers import run_workers
 from weft.aggregate import GraphView
 from weft.errors import UserError
-from weft.layers import SAGE, Stack
+from weft.layers import SAGE, Stack, build_model
+from weft.layers.learned_columns import LearnedColumn
 from weft.serverless.settings import ExecutorConfig
-from weft.serverless.stages import compile_stages
+from weft.serverless.stages import MOST_TYPES, compile_stages
 
 EPOCHS = 4
 
@@ -73,6 +74,18 @@ def test_every_parameter_of_an_encoder_moves():
     assert sum(name.startswith("encoder.") for name in before) == 6
     for name, weight in before.items():
         assert (found[0]["weights"][name] != weight).any(), name
+
+
+@pytest.mark.parametrize("name", ["types-gcn", "types-sage", "types-gat"])
+def test_as_many_types_as_a_program_has_room_for(name):
+    config = CASES[name].model.model_copy(update={"residual": True, "dropout": 0.3})
+    most = build_model(config, 4, 3, type_widths=[2] * MOST_TYPES)
+    assert len(compile_stages(most)[0].program.weights) >= 2 * MOST_TYPES
+    with pytest.raises(UserError, match="room for 15 types of vertices, and there are 16"):
+        compile_stages(build_model(config, 4, 3, type_widths=[2] * (MOST_TYPES + 1)))
+    columns = [LearnedColumn.all_of(((0, 7),)), ()]
+    with pytest.raises(UserError, match="ingest types without learned_columns"):
+        compile_stages(build_model(config, 4, 3, type_widths=[2, 2], type_columns=columns))
 
 
 def test_epochs_are_exact_from_a_plateau_on():
