@@ -3,9 +3,11 @@
     WEFT_DATA=FOLDER python -m benchmarks.accuracy [--quick] [--only cora] [--json FILE]
 
 FOLDER holds the data sets as NAME.npz (the public splits come with them). A data set with ten public splits is run once
-on each. `--quick` runs one seed of the two smallest recipes.
+on each. `--quick` runs one seed of the two smallest recipes. With `--json FILE` the value of each seed is kept in
+FILE.partial as it comes, and the same command, stopped and started again, goes on after those; FILE takes its place.
 """
 
+import json
 import os
 import statistics
 import tempfile
@@ -52,7 +54,31 @@ def run_once(recipe: dict[str, Any], workers: int, seed: int, split: int, folder
     return 100 * float(summary[f"test_{summary['metric']}"])
 
 
-def measure(bench: Bench, goal: Goal) -> None:
+class Partial:
+    """Values of seeds that are done, kept in a file until all are: a later start with the same recipe takes them."""
+
+    def __init__(self, results: Path | None) -> None:
+        self._path = None if results is None else results.with_name(results.name + ".partial")
+        found = self._path is not None and self._path.exists()
+        self._rows: list[dict[str, Any]] = json.loads(self._path.read_text()) if self._path and found else []
+
+    def value(self, case: dict[str, Any]) -> float | None:
+        return next((row["value"] for row in self._rows if row["case"] == case), None)
+
+    def keep(self, case: dict[str, Any], value: float) -> None:
+        self._rows.append({"case": case, "value": value})
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = self._path.with_name(self._path.name + ".new")
+            fresh.write_text(json.dumps(self._rows, indent=1) + "\n")
+            fresh.replace(self._path)
+
+    def remove(self) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+def measure(bench: Bench, goal: Goal, partial: Partial) -> None:
     recipe = read_yaml(RECIPES / f"{goal.recipe}.yaml")
     masks = open_graph(recipe["data"]).test_mask
     splits = masks.shape[0] if masks is not None and masks.dim() == 2 else 1
@@ -63,8 +89,13 @@ def measure(bench: Bench, goal: Goal) -> None:
         with tempfile.TemporaryDirectory() as folder:
             values = []
             for seed, split in tries:
-                values.append(run_once(recipe, workers, seed, split, Path(folder) / "run"))
-                bench.note(f"  {goal.recipe}, seed {seed}, split {split}: {values[-1]:.2f}")
+                case = {"recipe": recipe, "workers": workers, "seed": seed, "split": split}
+                value = partial.value(case)
+                if value is None:
+                    value = run_once(recipe, workers, seed, split, Path(folder) / "run")
+                    partial.keep(case, value)
+                values.append(value)
+                bench.note(f"  {goal.recipe}, seed {seed}, split {split}: {value:.2f}")
         mean = statistics.mean(values)
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
         bench.rows.append({"case": goal.recipe, "workers": workers, "values": values, "published": goal.published})
@@ -81,10 +112,13 @@ def main() -> int:
     if "WEFT_DATA" not in os.environ:
         print("WEFT_DATA is not set: it names the folder with the data sets as NAME.npz")
         return 2
+    partial = Partial(bench.options.json)
     for goal in GOALS[:3:2] if bench.options.quick else GOALS:
         if bench.wanted(goal.recipe):
-            measure(bench, goal)
-    return bench.finish()
+            measure(bench, goal, partial)
+    status = bench.finish()
+    partial.remove()
+    return status
 
 
 if __name__ == "__main__":
