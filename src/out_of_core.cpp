@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include <nanobind/stl/vector.h>
 
 #include "bind.h"
 #include "parts.h"
@@ -30,6 +33,38 @@ int64_t length(const Array& array) {
     return static_cast<int64_t>(array.shape(0));
 }
 
+// What edges carry, array by array, as bytes [edges, bytes of a value]: weights, times, whatever moves along with them.
+using Carried = std::vector<Table<const uint8_t>>;
+using Room = std::vector<Table<uint8_t>>;
+
+// Values of one array, copied one by one from its place to others.
+struct Mover {
+    const uint8_t* from;
+    uint8_t* to;
+    int64_t bytes;
+    void move(int64_t source, int64_t target) const {
+        if (bytes == 8) {
+            std::memcpy(to + 8 * target, from + 8 * source, 8);
+        } else if (bytes == 4) {
+            std::memcpy(to + 4 * target, from + 4 * source, 4);
+        } else {
+            std::memcpy(to + bytes * target, from + bytes * source, bytes);
+        }
+    }
+};
+
+// `rows` values of each array, to room for at least `places`.
+std::vector<Mover> movers(const Carried& carried, const Room& room, int64_t rows, int64_t places) {
+    require(carried.size() == room.size(), "every array that edges carry needs room");
+    std::vector<Mover> made;
+    for (size_t k = 0; k < carried.size(); ++k) {
+        require(length(carried[k]) == rows && length(room[k]) >= places, "one value per edge is needed");
+        require(carried[k].shape(1) == room[k].shape(1), "values of another size than their room");
+        made.push_back({carried[k].data(), room[k].data(), static_cast<int64_t>(room[k].shape(1))});
+    }
+    return made;
+}
+
 // degrees[v] += edges that end at v. With `both_ways` an edge also runs back, unless it is a loop.
 void count_edges(List<const int32_t> src, List<const int32_t> dst, bool both_ways, List<int32_t> degrees) {
     const int64_t edges = length(src), rows = length(degrees);
@@ -44,19 +79,16 @@ void count_edges(List<const int32_t> src, List<const int32_t> dst, bool both_way
 }
 
 // Edges by the group of their destination's cell (its id >> shift), those of a group in the order in which they came:
-// pairs [edges, 2] of (source, destination), counts [groups]. Returns how many there are without loops, if those are
-// to be left out.
-int64_t group_edges(List<const int32_t> src, List<const int32_t> dst, List<const float> weight, bool without_loops,
-                    int shift, List<const int32_t> group_of_cell, Table<int32_t> pairs, List<float> weight_out,
+// pairs [edges, 2] of (source, destination) and what they carry in `room`, counts [groups]. Returns how many there are
+// without loops, if those are to be left out.
+int64_t group_edges(List<const int32_t> src, List<const int32_t> dst, const Carried& carried, bool without_loops,
+                    int shift, List<const int32_t> group_of_cell, Table<int32_t> pairs, const Room& room,
                     List<int64_t> counts) {
     const int64_t edges = length(src), cells = length(group_of_cell), groups = length(counts);
-    const bool weighted = length(weight) > 0;
     require(length(dst) == edges && length(pairs) >= edges && pairs.shape(1) == 2, "arrays differ in length");
-    require(!weighted || (length(weight) == edges && length(weight_out) >= edges), "one weight per edge is needed");
+    const std::vector<Mover> along = movers(carried, room, edges, edges);
     const int32_t *u = src.data(), *v = dst.data(), *group = group_of_cell.data();
-    const float* w = weight.data();
     int32_t* pair = pairs.data();
-    float* w_out = weight_out.data();
     int64_t* count = counts.data();
     std::fill(count, count + groups, 0);
     for (int64_t c = 0; c < cells; ++c) require(group[c] >= 0 && group[c] < groups, "a cell has an unknown group");
@@ -71,7 +103,7 @@ int64_t group_edges(List<const int32_t> src, List<const int32_t> dst, List<const
         const int64_t at = next[group[v[k] >> shift]]++;
         pair[2 * at] = u[k];
         pair[2 * at + 1] = v[k];
-        if (weighted) w_out[at] = w[k];
+        for (const Mover& one : along) one.move(k, at);
     }
     return groups ? next[groups - 1] : 0;
 }
@@ -173,17 +205,17 @@ void locate(List<const int64_t> indptr, List<int32_t> indices, List<const int16_
     }
 }
 
-// Rows by part, after `locate`: degrees of each row, local edges as rows of the part, remote ones as positions.
-void split_rows(List<const int64_t> indptr, List<const int32_t> positions, List<const float> weight,
+// Rows by part, after `locate`: degrees of each row, local edges as rows of the part, remote ones as positions, and
+// what either carry.
+void split_rows(List<const int64_t> indptr, List<const int32_t> positions, const Carried& carried,
                 List<const int16_t> owner, List<const int64_t> starts, Table<const int64_t> counts,
                 List<int32_t> local_degrees, List<int32_t> remote_degrees, List<int32_t> local, List<int32_t> remote,
-                List<float> local_weight, List<float> remote_weight) {
+                const Room& local_room, const Room& remote_room) {
     const int64_t rows = length(owner), num = length(starts) - 1;
-    const bool weighted = length(weight) > 0;
     require(length(local_degrees) == rows && length(remote_degrees) == rows, "one degree per row is needed");
     require(length(local) + length(remote) == length(positions), "local and remote edges are all edges");
-    require(!weighted || (length(local_weight) == length(local) && length(remote_weight) == length(remote)),
-            "one weight per edge is needed");
+    const std::vector<Mover> to_inner = movers(carried, local_room, length(positions), length(local));
+    const std::vector<Mover> to_outer = movers(carried, remote_room, length(positions), length(remote));
     const int64_t sums[3] = {rows, length(local), length(remote)};
     std::vector<int64_t> next[3];  // of rows, local edges, remote edges
     for (int64_t kind = 0; kind < 3; ++kind) {
@@ -196,9 +228,7 @@ void split_rows(List<const int64_t> indptr, List<const int32_t> positions, List<
     }
     const int64_t *row_start = indptr.data(), *part_start = starts.data();
     const int32_t* position = positions.data();
-    const float* w = weight.data();
     int32_t *to_local = local.data(), *to_remote = remote.data();
-    float *w_local = local_weight.data(), *w_remote = remote_weight.data();
     for (int64_t row = 0; row < rows; ++row) {
         const int32_t part = owner.data()[row];
         const int64_t begin = part_start[part], end = part_start[part + 1];
@@ -206,7 +236,7 @@ void split_rows(List<const int64_t> indptr, List<const int32_t> positions, List<
         const int64_t inner_before = inner, outer_before = outer, at = next[0][part]++;
         for (int64_t k = row_start[row]; k < row_start[row + 1]; ++k) {
             const bool inside = position[k] >= begin && position[k] < end;
-            if (weighted) (inside ? w_local[inner] : w_remote[outer]) = w[k];
+            for (const Mover& one : inside ? to_inner : to_outer) one.move(k, inside ? inner : outer);
             if (inside)
                 to_local[inner++] = static_cast<int32_t>(position[k] - begin);
             else
@@ -248,15 +278,15 @@ void bind_out_of_core(nb::module_& module) {
     using namespace nb::literals;
     const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
     module.def("count_edges", &count_edges, "src"_a, "dst"_a, "both_ways"_a, "degrees"_a, unlocked);
-    module.def("group_edges", &group_edges, "src"_a, "dst"_a, "weight"_a, "without_loops"_a, "shift"_a,
-               "group_of_cell"_a, "pairs"_a, "weight_out"_a, "counts"_a, unlocked);
+    module.def("group_edges", &group_edges, "src"_a, "dst"_a, "carried"_a, "without_loops"_a, "shift"_a,
+               "group_of_cell"_a, "pairs"_a, "room"_a, "counts"_a, unlocked);
     module.def("sort_bucket", &sort_bucket, "pairs"_a, "first"_a, "indptr"_a, "indices"_a, "order"_a, unlocked);
     module.def("stream_rows", &stream_rows, "indptr"_a, "indices"_a, "first"_a, "owner"_a, "load"_a, "limit"_a,
                "filled"_a, "price"_a, "per_part"_a, unlocked);
     module.def("locate", &locate, "indptr"_a, "indices"_a, "owner"_a, "position"_a, "starts"_a, "counts"_a, unlocked);
-    module.def("split_rows", &split_rows, "indptr"_a, "positions"_a, "weight"_a, "owner"_a, "starts"_a, "counts"_a,
-               "local_degrees"_a, "remote_degrees"_a, "local"_a, "remote"_a, "local_weight"_a, "remote_weight"_a,
-               unlocked);
+    module.def("split_rows", &split_rows, "indptr"_a, "positions"_a, "carried"_a, "owner"_a, "starts"_a,
+               "counts"_a, "local_degrees"_a, "remote_degrees"_a, "local"_a, "remote"_a, "local_room"_a,
+               "remote_room"_a, unlocked);
     module.def("mark_bits", &mark_bits, "positions"_a, "bits"_a, unlocked);
     module.def("number_bits", &number_bits, "positions"_a, "bits"_a, "before"_a, unlocked);
 }

@@ -16,10 +16,12 @@ from tests.partitioning.drawn import check_shards
 from tests.workers import run_workers
 from weft.comm import Communicator
 from weft.graph import from_edges
+from weft.graph.edgelist import EdgeColumns
 from weft.graph.files import Array
 from weft.graph.graph import Graph
 from weft.graph.synthetic import parse_synthetic
 from weft.out_of_core import Job, spill
+from weft.out_of_core.edgedata import Carried
 from weft.out_of_core.edgefiles import EdgeChunk, EdgeFiles
 from weft.out_of_core.workers import partition_together
 from weft.partitioning import PartitionInfo, load_shard, read_owner, read_partition
@@ -36,6 +38,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         "num_nodes": num_nodes,
         "edges": draw(st.lists(st.tuples(vertex, vertex), min_size=1, max_size=40)),
         "weighted": draw(st.booleans()),
+        "timed": draw(st.booleans()),
         "undirected": draw(st.booleans()),
         "method": draw(st.sampled_from(["hash", "range", "stream"])),
         "parts": draw(st.integers(1, 5)),
@@ -47,14 +50,23 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
 def save(folder: Path, drawn: dict[str, Any]) -> tuple[dict[str, Any], Graph]:
     """The settings of a drawn job, whose files are written, and the graph that they describe."""
     chosen = dict(drawn)
-    edges, weighted = chosen.pop("edges"), chosen.pop("weighted")
+    edges, weighted, timed = chosen.pop("edges"), chosen.pop("weighted"), chosen.pop("timed")
     chosen["edges"] = (save_edges(folder / "edges.npy", edges),)
-    weight = None
+    weight = time = vertex_time = None
+    columns: dict[str, str] = {}
+    chosen |= node_files(folder, chosen["num_nodes"])
     if weighted:
         weight = np.arange(1, len(edges) + 1, dtype=np.float32)
         np.save(folder / "w.npy", weight)
-        chosen["columns"] = (None, None, str(folder / "w.npy"), None, ())
-    chosen |= node_files(folder, chosen["num_nodes"])
+        columns |= {"weight": str(folder / "w.npy")}
+    if timed:
+        time = 1e9 - 0.1 * np.arange(len(edges))  # no float32 numbers
+        vertex_time = np.where(np.arange(chosen["num_nodes"]) % 3 == 0, np.nan, 1e9 - 1)
+        np.save(folder / "t.npy", time)
+        np.save(folder / "vt.npy", vertex_time)
+        columns |= {"time": str(folder / "t.npy")}
+        chosen["vertex_data"] = {"time": folder / "vt.npy"}
+    chosen["columns"] = EdgeColumns(**columns)
     train = np.arange(chosen["num_nodes"]) % 2 == 0
     for name, mask in (("train", train), ("val", ~train), ("test", np.flatnonzero(~train))):
         np.save(folder / f"{name}.npy", mask)
@@ -66,6 +78,8 @@ def save(folder: Path, drawn: dict[str, Any]) -> tuple[dict[str, Any], Graph]:
         x=np.load(chosen["features"]),
         y=np.load(chosen["labels"]),
         weight=weight,
+        edge_time=time,
+        vertex_time=vertex_time,
         num_nodes=chosen["num_nodes"],
         train_mask=train,
         val_mask=~train,
@@ -113,9 +127,9 @@ def test_little_memory_means_many_buckets_and_the_same_parts(
             at_once.append(chunk.src.size)
             yield chunk
 
-    def sort_and_note(vertices: range, pairs: Array, weight: Array) -> spill.Rows:
+    def sort_and_note(vertices: range, pairs: Array, data: Carried) -> spill.Rows:
         at_once.append(len(pairs))
-        return sort(vertices, pairs, weight)
+        return sort(vertices, pairs, data)
 
     edges = save_edges(tmp_path / "edges.npy", random_edges(500, 20_000))
     job = {"edges": (edges,), "parts": 3, "method": method, **node_files(tmp_path, 500)}

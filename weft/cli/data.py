@@ -182,8 +182,8 @@ def partition(
     split: Annotated[
         str | None,
         typer.Option(
-            help="random:0.6,0.2@SEED (train, validation), TRAIN.npy,VAL.npy,TEST.npy (masks or numbers of vertices), "
-            "or one .npz with such arrays.",
+            help="random:0.6,0.2@SEED (train, validation), time:0.8,0.1, TRAIN.npy,VAL.npy,TEST.npy (masks or numbers "
+            "of vertices), or one .npz with such arrays.",
             rich_help_panel=EDGE_FILES,
         ),
     ] = None,
@@ -200,6 +200,8 @@ def partition(
     src_column: SrcColumn = None,
     dst_column: DstColumn = None,
     weight_column: WeightColumn = None,
+    time_column: TimeColumn = None,
+    vertex_time_column: VertexTimeColumn = None,
     header: Header = None,
     num_nodes: NumNodes = None,
     num_classes: NumClasses = None,
@@ -232,7 +234,8 @@ def partition(
     is about vertex k. The columns of a csv or parquet file of features are
     prepared as by 'weft ingest', batch by batch, and may hold labels and
     split too. Each worker reads its slice in chunks and keeps within
-    --memory; meanwhile edges lie on disk beside --out, 8 bytes each.
+    --memory; meanwhile edges lie on disk beside --out, 8 bytes each, 16 with
+    times.
 
     [dim]weft partition edges.npy --features x.npy --labels y.npy --parts 8 \\
       --split random:0.6,0.2@0 --workers 4 --memory 2G --out my-parts[/dim]
@@ -243,7 +246,8 @@ def partition(
 
     options = {
         "features": features, "labels": labels, "split": split, "src_column": src_column, "dst_column": dst_column,
-        "weight_column": weight_column, "header": header, "num_nodes": num_nodes, "num_classes": num_classes,
+        "weight_column": weight_column, "time_column": time_column, "vertex_time_column": vertex_time_column,
+        "header": header, "num_nodes": num_nodes, "num_classes": num_classes,
         "undirected": undirected or None, "name": name, "workers": workers, "memory": memory,
         "vertex_data": _files_by_name(vertex_data) or None, "id_column": id_column,
         "label_column": tuple(label_column) if label_column else None, "split_column": split_column,
@@ -357,7 +361,7 @@ def _partition_files(
     from weft.out_of_core import Job, parse_bytes
     from weft.out_of_core.workers import partition_files
 
-    columns = EdgeColumns(*(given.pop(f"{end}_column", None) for end in ("src", "dst", "weight")))
+    columns = EdgeColumns(**{end: given.pop(f"{end}_column", None) for end in ("src", "dst", "weight", "time")})
     chosen = {"features": "feature_columns", "ignored": "ignore_columns", "categories": "category_columns",
               "learned": "learned_columns",
               "logarithms": "log_columns", "raw": "raw_features"}  # fmt: skip

@@ -5,6 +5,7 @@ count, a dtype code (weft/kernels/native/pointers.py) or a number of threads is 
 Kernels of graphs and of edge files take NumPy arrays.
 """
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -185,12 +186,12 @@ def gatv2_backward(
 def group_edges(
     src: NDArray[np.int32],
     dst: NDArray[np.int32],
-    weight: NDArray[np.float32],
+    carried: Sequence[NDArray[np.uint8]],
     without_loops: bool,
     shift: int,
     group_of_cell: NDArray[np.int32],
     pairs: NDArray[np.int32],
-    weight_out: NDArray[np.float32],
+    room: Sequence[NDArray[np.uint8]],
     counts: NDArray[np.int64],
 ) -> int: ...
 def head_dot(
@@ -343,7 +344,7 @@ def split_columns(
 def split_rows(
     indptr: NDArray[np.int64],
     positions: NDArray[np.int32],
-    weight: NDArray[np.float32],
+    carried: Sequence[NDArray[np.uint8]],
     owner: NDArray[np.int16],
     starts: NDArray[np.int64],
     counts: NDArray[np.int64],
@@ -351,8 +352,8 @@ def split_rows(
     remote_degrees: NDArray[np.int32],
     local: NDArray[np.int32],
     remote: NDArray[np.int32],
-    local_weight: NDArray[np.float32],
-    remote_weight: NDArray[np.float32],
+    local_room: Sequence[NDArray[np.uint8]],
+    remote_room: Sequence[NDArray[np.uint8]],
 ) -> None: ...
 def spmm(
     indptr: Pointer,

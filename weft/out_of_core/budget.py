@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from weft.errors import UserError
+from weft.out_of_core.edgedata import bytes_of
 
 LEAST_ROOM = 0.25  # of the memory: what must remain for buffers beside what is kept for every vertex
+_PARSED_TIME = 64  # bytes that the time of an edge takes at the most while text becomes a number
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -29,21 +31,23 @@ class Budget:
 
     memory_bytes: int
     num_workers: int
-    weighted: bool
+    carried: tuple[str, ...]  # what edges carry: "weight", "time"
     both_ways: bool  # every edge counts twice
 
     @property
     def chunk_edges(self) -> int:
         """Edges that are read at one time, before anything is known of the graph."""
-        value = 12 if self.weighted else 8  # an edge as it travels
+        value = 8 + bytes_of(self.carried)  # an edge as it travels
         read = 16 + value  # as the file has it, at the most, and as int32
+        read += _PARSED_TIME if "time" in self.carried else 0
         grouped = value * (1 + self.num_workers)
         return max(1, int(self.memory_bytes * LEAST_ROOM) // (read + grouped))
 
     @property
     def bucket_bytes_per_edge(self) -> int:
-        sorting = 28 if self.weighted else 12
-        cutting = (8 + 4 * self.num_workers) * (2 if self.weighted else 1)
+        data = bytes_of(self.carried)
+        sorting = 12 + (8 + 2 * data if data else 0)  # pairs and rows; the order, and data as it came and as it goes
+        cutting = (4 + data) * (2 + self.num_workers)
         return max(sorting, cutting)
 
     @property

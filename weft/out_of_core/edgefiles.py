@@ -4,8 +4,8 @@ Every worker reads its own slice: rows of an npy or parquet file, bytes of a tex
 are numbered 0..N-1 already: to give numbers to arbitrary ids, all ids must be known, which is `weft ingest`'s work.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -16,13 +16,16 @@ import pyarrow.parquet as pq
 
 from weft.errors import UserError
 from weft.graph.build import MAX_NODES
-from weft.graph.edgelist import DST_NAMES, SRC_NAMES, WEIGHT_NAMES, EdgeColumns, read_npy
+from weft.graph.edgelist import DST_NAMES, SRC_NAMES, TIME_NAMES, WEIGHT_NAMES, EdgeColumns, read_npy
 from weft.graph.files import MANIFEST, Array
 from weft.graph.tables import COMPRESSED, PARQUET, TEXT, TableFile, kind_of, open_table, to_numpy
+from weft.graph.times import times_of_column, to_times
+from weft.out_of_core.edgedata import CARRIED, Carried, dtype_of
 from weft.out_of_core.job import Job
 
 KINDS = (".npy", *PARQUET, *TEXT)
 BYTES_PER_LINE = 4  # of a text file, at the least: two digits, a comma and the end of the line
+HEAD = 1 << 16  # bytes of a text file whose times show what times are written as
 INGEST = "number them with `weft ingest`, which takes any ids, and partition the graph that it makes"
 
 
@@ -31,7 +34,7 @@ class EdgeChunk(NamedTuple):
 
     src: Array  # int32 [E]
     dst: Array  # int32 [E]
-    weight: Array | None  # float32 [E]
+    data: Carried  # what they carry: "weight" float32 [E], "time" float64 [E]
     amount: int
 
 
@@ -43,7 +46,8 @@ class EdgeFile(Protocol):
         """In rows or in bytes: in whatever it is sliced by."""
 
     @property
-    def weighted(self) -> bool: ...
+    def carried(self) -> tuple[str, ...]:
+        """What its edges carry beside their ends: names of CARRIED."""
 
     def read(self, begin: int, end: int, chunk_edges: int, num_nodes: int) -> Iterator[EdgeChunk]:
         """The edges of a slice in order, at most so many at one time."""
@@ -57,8 +61,8 @@ class EdgeFiles:
     num_nodes: int = MAX_NODES  # ids are below this
 
     @property
-    def weighted(self) -> bool:
-        return self.files[0].weighted
+    def carried(self) -> tuple[str, ...]:
+        return self.files[0].carried
 
     def span(self, worker: int, num_workers: int) -> range:
         total = sum(file.length for file in self.files)
@@ -94,11 +98,13 @@ def open_edges(job: Job, num_nodes: int | None = None) -> EdgeFiles:
     if kinds == [".npy", ".npy"] and read_npy(job.edges[0]).ndim == 1:
         files: tuple[EdgeFile, ...] = (_open_two_ends(job.edges[0], job.edges[1], columns),)
     else:
-        if kinds.count(".npy") > 1 and columns.weight is not None:
-            raise UserError("weights in a file of their own go with one npy file of edges: join the files first")
+        for name in CARRIED:
+            if kinds.count(".npy") > 1 and getattr(columns, name) is not None:
+                raise UserError(f"{name}s in a file of their own go with one npy file of edges: join the files first")
         files = tuple(_open_file(path, columns, job.header) for path in job.edges)
-    if len({file.weighted for file in files}) > 1:
-        raise UserError(f"some of the {len(files)} edge files have weights and some have none: give all, or none")
+    for name in CARRIED:
+        if len({name in file.carried for file in files}) > 1:
+            raise UserError(f"some of the {len(files)} edge files have {name}s and some have none: give all, or none")
     if sum(file.length for file in files) == 0:
         raise UserError(f"{job.edges[0]} has no edges: nothing to train on")
     return EdgeFiles(files, MAX_NODES if num_nodes is None else num_nodes)
@@ -137,11 +143,11 @@ class NpyEdges:
     src: Numbers
     dst: Numbers | None
     length: int
-    weight: Numbers | None
+    data: Mapping[str, Numbers]
 
     @property
-    def weighted(self) -> bool:
-        return self.weight is not None
+    def carried(self) -> tuple[str, ...]:
+        return tuple(self.data)
 
     def read(self, begin: int, end: int, chunk_edges: int, num_nodes: int) -> Iterator[EdgeChunk]:
         for first in range(begin, end, chunk_edges):
@@ -151,8 +157,10 @@ class NpyEdges:
                 src, dst = pairs[:, 0], pairs[:, 1]
             else:
                 src, dst = self.src.read(first, last), self.dst.read(first, last)
-            weight = None if self.weight is None else self.weight.read(first, last)
-            yield _chunk(self.src.path, src, dst, weight, last - first, num_nodes, first)
+            data = {name: numbers.read(first, last) for name, numbers in self.data.items()}
+            if "time" in data:
+                data["time"] = to_times(data["time"], last - first, f"the times in {self.data['time'].path}").numpy()
+            yield _chunk(self.src.path, src, dst, data, last - first, num_nodes, first)
 
 
 def _open_pairs(path: Path, columns: EdgeColumns) -> NpyEdges:
@@ -165,7 +173,7 @@ def _open_pairs(path: Path, columns: EdgeColumns) -> NpyEdges:
     numbers, count = _numbers(path, array), array.size // 2
     in_pairs = array.flags.c_contiguous != in_rows
     dst = None if in_pairs else numbers._replace(offset_bytes=numbers.offset_bytes + count * numbers.dtype.itemsize)
-    return NpyEdges(numbers, dst, count, _open_weight(columns, count))
+    return NpyEdges(numbers, dst, count, _open_data(columns, count))
 
 
 def _open_two_ends(src: Path, dst: Path, columns: EdgeColumns) -> NpyEdges:
@@ -173,18 +181,23 @@ def _open_two_ends(src: Path, dst: Path, columns: EdgeColumns) -> NpyEdges:
     if ends[0].ndim != 1 or ends[0].shape != ends[1].shape:
         shapes = " and ".join(str(list(end.shape)) for end in ends)
         raise UserError(f"{src} and {dst} have shapes {shapes}: give one length")
-    return NpyEdges(_numbers(src, ends[0]), _numbers(dst, ends[1]), ends[0].size, _open_weight(columns, ends[0].size))
+    return NpyEdges(_numbers(src, ends[0]), _numbers(dst, ends[1]), ends[0].size, _open_data(columns, ends[0].size))
 
 
-def _open_weight(columns: EdgeColumns, count: int) -> Numbers | None:
-    if columns.weight is None:
-        return None
-    array = read_npy(Path(columns.weight))
-    if array.shape not in ((count,), (count, 1)) or array.dtype.kind not in "biuf":
-        raise UserError(
-            f"{columns.weight} holds {array.dtype} {list(array.shape)} for {count} edges: give one number per edge"
-        )
-    return _numbers(Path(columns.weight), array)
+def _open_data(columns: EdgeColumns, count: int) -> dict[str, Numbers]:
+    """What edges carry, each in a file of its own."""
+    files = {}
+    for name, file in (("weight", columns.weight), ("time", columns.time)):
+        if file is None:
+            continue
+        array, dates = read_npy(Path(file)), name == "time"
+        if array.shape not in ((count,), (count, 1)) or array.dtype.kind not in ("biufM" if dates else "biuf"):
+            raise UserError(
+                f"{file} holds {array.dtype} {list(array.shape)} for {count} edges: "
+                f"give one number{' or date' * dates} per edge"
+            )
+        files[name] = _numbers(Path(file), array)
+    return files
 
 
 def _numbers(path: Path, array: Array) -> Numbers:
@@ -195,7 +208,7 @@ def _numbers(path: Path, array: Array) -> Numbers:
 
 
 def _open_table(path: Path, asked: EdgeColumns, header: bool | None) -> EdgeFile:
-    table = open_table(path, (*SRC_NAMES, *DST_NAMES, *WEIGHT_NAMES, *asked.names), header)
+    table = open_table(path, (*SRC_NAMES, *DST_NAMES, *WEIGHT_NAMES, *TIME_NAMES, *asked.names), header)
     src = table.pick("source", asked.src, SRC_NAMES, 0)
     dst = table.pick("destination", asked.dst, DST_NAMES, 1)
     if src is None or dst is None or src == dst:
@@ -203,10 +216,19 @@ def _open_table(path: Path, asked: EdgeColumns, header: bool | None) -> EdgeFile
             f"{path} has the columns {', '.join(table.columns)}: name the ends of an edge with --src-column and "
             "--dst-column"
         )
-    found = EdgeColumns(src, dst, table.pick("weight", asked.weight, WEIGHT_NAMES))
+
+    def unless_taken(role: str, wanted: str | None, known: Sequence[str]) -> str | None:
+        column = table.pick(role, wanted, known)
+        return None if wanted is None and column in asked.names else column
+
+    weight, time = unless_taken("weight", asked.weight, WEIGHT_NAMES), unless_taken("time", asked.time, TIME_NAMES)
+    found = EdgeColumns(src, dst, weight, time=time)
+    if len(set(found.names)) < len(found.names):
+        raise UserError(f"{path}: one column is asked for as two things ({', '.join(found.names)}): name each once")
     if table.parquet:
         return ParquetEdges(table, found, int(pq.read_metadata(path).num_rows))
-    return TextEdges(table, found, _first_byte(table))
+    edges = TextEdges(table, found, _first_byte(table))
+    return edges if time is None else replace(edges, time_type=_time_type(edges, time))
 
 
 @dataclass(frozen=True)
@@ -216,8 +238,8 @@ class ParquetEdges:
     length: int
 
     @property
-    def weighted(self) -> bool:
-        return self.columns.weight is not None
+    def carried(self) -> tuple[str, ...]:
+        return _carried(self.columns)
 
     def read(self, begin: int, end: int, chunk_edges: int, num_nodes: int) -> Iterator[EdgeChunk]:
         path = self.table.path
@@ -247,25 +269,28 @@ class TextEdges:
     table: TableFile
     columns: EdgeColumns
     first_byte: int  # of the first line of data
+    time_type: pa.DataType | None = None  # of the times, by the first lines
 
     @property
     def length(self) -> int:
         return self.table.path.stat().st_size - self.first_byte
 
     @property
-    def weighted(self) -> bool:
-        return self.columns.weight is not None
+    def carried(self) -> tuple[str, ...]:
+        return _carried(self.columns)
 
     def read(self, begin: int, end: int, chunk_edges: int, num_nodes: int) -> Iterator[EdgeChunk]:
         chunk_bytes = max(1 << 12, chunk_edges * BYTES_PER_LINE)
         path = self.table.path
         for text in _lines(path, self.first_byte + begin, self.first_byte + end, self.first_byte, chunk_bytes):
-            yield _chunk(path, *_columns(path, self._parse(text), self.columns), len(text), num_nodes, None)
+            yield _chunk(path, *_columns(path, self.parse(text), self.columns), len(text), num_nodes, None)
 
-    def _parse(self, text: bytes) -> pa.Table:
+    def parse(self, text: bytes) -> pa.Table:
         types = {str(self.columns.src): pa.int64(), str(self.columns.dst): pa.int64()}
         if self.columns.weight is not None:
             types[self.columns.weight] = pa.float32()
+        if self.columns.time is not None and self.time_type is not None:
+            types[self.columns.time] = self.time_type
         try:
             return pyarrow.csv.read_csv(
                 pa.BufferReader(text),
@@ -278,6 +303,25 @@ class TextEdges:
             if "conversion error to int64" in reason:
                 raise UserError(f"{self.table.path} has ids that are no integers ({reason}): {INGEST}") from None
             raise UserError(f"{self.table.path} cannot be read ({reason}): mend that line") from None
+
+
+def _time_type(edges: TextEdges, column: str) -> pa.DataType:
+    """What times are, by the first lines: left to each chunk, it would depend on where chunks begin.
+
+    Numbers may become fractions further down, days moments, and seconds their fractions.
+    """
+    path, first = edges.table.path, edges.first_byte
+    head = next(_lines(path, first, path.stat().st_size, first, HEAD), b"")
+    found = edges.parse(head).column(column).type if head else pa.null()
+    if pa.types.is_integer(found) or pa.types.is_null(found):
+        return pa.float64()
+    if pa.types.is_date(found) or (pa.types.is_timestamp(found) and found.unit != "ns"):
+        return pa.timestamp("us", getattr(found, "tz", None))
+    return found
+
+
+def _carried(columns: EdgeColumns) -> tuple[str, ...]:
+    return tuple(name for name in CARRIED if getattr(columns, name) is not None)
 
 
 def _first_byte(table: TableFile) -> int:
@@ -302,29 +346,33 @@ def _lines(path: Path, begin: int, end: int, data_begin: int, chunk_bytes: int) 
                 yield text
 
 
-def _columns(path: Path, table: pa.Table | pa.RecordBatch, found: EdgeColumns) -> tuple[Array, Array, Array | None]:
+def _columns(path: Path, table: pa.Table | pa.RecordBatch, found: EdgeColumns) -> tuple[Array, Array, Carried]:
     for name in found.names:
         if table.column(name).null_count:
             raise UserError(f"{path} has a row without '{name}': every edge needs one")
-    weight = None if found.weight is None else to_numpy(table.column(found.weight))
-    return to_numpy(table.column(str(found.src))), to_numpy(table.column(str(found.dst))), weight
+    data = {} if found.weight is None else {"weight": to_numpy(table.column(found.weight))}
+    if found.time is not None:
+        data["time"] = times_of_column(table.column(found.time), f"column '{found.time}' of {path}")
+    return to_numpy(table.column(str(found.src))), to_numpy(table.column(str(found.dst))), data
 
 
 # -- checks -----------------------------------------------------------------------------------------------------
 
 
 def _chunk(
-    path: Path, src: Array, dst: Array, weight: Array | None, amount: int, num_nodes: int, first_edge: int | None
+    path: Path, src: Array, dst: Array, carried: Carried, amount: int, num_nodes: int, first_edge: int | None
 ) -> EdgeChunk:
     for ends in (src, dst):
         if ends.dtype.kind not in "iu":
             raise UserError(f"{path} holds {ends.dtype} where ids should be: {INGEST}")
     _check_range(path, src, dst, num_nodes, first_edge)
-    if weight is not None:
-        weight = np.ascontiguousarray(weight.reshape(-1), dtype=np.float32)
-        if not np.isfinite(weight).all():
-            raise UserError(f"{path} has edge weights that are NaN or infinite: replace them before training")
-    return EdgeChunk(np.ascontiguousarray(src, np.int32), np.ascontiguousarray(dst, np.int32), weight, amount)
+    data = {name: np.ascontiguousarray(array.reshape(-1), dtype=dtype_of(name)) for name, array in carried.items()}
+    if "weight" in data and not np.isfinite(data["weight"]).all():
+        raise UserError(f"{path} has edge weights that are NaN or infinite: replace them before training")
+    if "time" in data and not (known := np.isfinite(data["time"])).all():
+        which = "an edge" if first_edge is None else f"edge {first_edge + int(np.flatnonzero(~known)[0])}"
+        raise UserError(f"{which} of {path} has no time, or an infinite one: give every edge a time")
+    return EdgeChunk(np.ascontiguousarray(src, np.int32), np.ascontiguousarray(dst, np.int32), data, amount)
 
 
 def _check_range(path: Path, src: Array, dst: Array, num_nodes: int, first_edge: int | None) -> None:

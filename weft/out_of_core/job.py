@@ -32,6 +32,7 @@ class Job(BaseModel):
     id_column: str | None = None
     label_columns: tuple[str, ...] = ()
     split_column: str | None = None
+    vertex_time_column: str | None = None  # of the table
     labels: Path | None = None
     label_kind: str = "classes"  # or numbers: whether any is a fraction shows only when all have been read
     vertex_data: dict[str, Path] = {}  # further columns of vertices, each an npy file [N, ...]
@@ -51,5 +52,6 @@ def check_job(job: Job) -> None:
     if job.memory_bytes < 1 or job.passes < 1:
         raise UserError("memory and passes are counted from 1: give more")
     table = job.features is not None and kind_of(job.features) in (*TEXT, *PARQUET)
-    if not table and (job.choices != FeatureChoices() or job.id_column or job.label_columns or job.split_column):
+    columns = (job.id_column, job.split_column, job.vertex_time_column, *job.label_columns)
+    if not table and (job.choices != FeatureChoices() or any(columns)):
         raise UserError("columns of a table of features are chosen, but --features is no csv or parquet file: give one")

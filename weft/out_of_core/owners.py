@@ -128,7 +128,7 @@ def stream_owners(stream: Stream, spill: Spill, passes: int) -> Array:
     with progress("assigning vertices to parts", passes * rounds) as advance:
         for _ in range(passes):
             for number in range(rounds):
-                stream.pass_by(number, spill.read_rows(number))
+                stream.pass_by(number, spill.read_rows(number, carried=()))
                 advance(1)
     return stream.owner
 

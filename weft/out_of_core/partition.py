@@ -101,7 +101,7 @@ def partition_edges(comm: Communicator, job: Job, folder: Path) -> Partitioned:
         prepared = prepare_table(comm, job, scratch)
         job = prepared.job
     edges, files, num_nodes = check_inputs(job)
-    budget = Budget(job.memory_bytes, comm.num_workers, edges.weighted, job.undirected)
+    budget = Budget(job.memory_bytes, comm.num_workers, edges.carried, job.undirected)
     if num_nodes is not None:
         budget.room(num_nodes)  # too little memory shows at once
     with steps.step("count"):
@@ -109,23 +109,23 @@ def partition_edges(comm: Communicator, job: Job, folder: Path) -> Partitioned:
         if not degrees.any():
             raise UserError(f"{job.edges[0]} has no edges: nothing to train on")
         buckets = make_buckets(degrees, budget)
-    spill = Spill(scratch, comm, edges.weighted)
+    spill = Spill(scratch, comm, edges.carried)
     with steps.step("spill"):
         spill_edges(comm, edges, buckets, budget, spill)
     with steps.step("sort"):
-        hashing = Fingerprint(comm, degrees.size, edges.weighted)
+        hashing = Fingerprint(comm, degrees.size, edges.carried)
         sort_buckets(comm, buckets, spill, hashing)
         fingerprint = hashing.finish(degrees)
     with steps.step("assign"):
         num_classes = count_classes(comm, job, files.get("y"))
-        files |= write_masks(comm, job, files.get("y"), degrees.size, scratch)
+        files |= write_masks(comm, job, files, degrees.size, scratch)
         owner = _assign(SpilledGraph(comm, buckets, degrees, spill, files.get("train_mask"), job.passes), job)
         del degrees
     with steps.step("place"):
         placement = place(comm, owner, job.parts, folder / "position.npy", scratch / "order.npy")
         partition_id = _identify(comm, fingerprint, placement)
     with ExitStack() as open_until:
-        parts = Parts(comm, folder, placement, edges.weighted, open_until)
+        parts = Parts(comm, folder, placement, edges.carried, open_until)
         with steps.step("cut"):
             parts.cut_buckets(buckets, spill)
         with steps.step("rows"):

@@ -12,10 +12,11 @@ from weft.graph.progress import progress
 from weft.out_of_core.all_to_all import AllToAll
 from weft.out_of_core.buckets import Buckets
 from weft.out_of_core.budget import Budget, pieces
+from weft.out_of_core.edgedata import Carried, as_bytes, empty, named
 from weft.out_of_core.growing import GrowingArray
 from weft.out_of_core.native import native
 from weft.out_of_core.placement import PIECE_ROWS, Placement
-from weft.out_of_core.spill import NO_WEIGHTS, Rows, Spill
+from weft.out_of_core.spill import Rows, Spill
 from weft.out_of_core.vertexfiles import VertexFile
 from weft.partitioning.info import PartInfo, part_name, parts_of
 from weft.partitioning.schema import SIDES, PartSizes, edge_array, find_mistake, part_array
@@ -26,7 +27,7 @@ from weft.partitioning.schema import SIDES, PartSizes, edge_array, find_mistake,
 class PartFiles:
     """The files of one part while they are being written."""
 
-    def __init__(self, writer: ArrayWriter, part: int, placement: Placement, weighted: bool) -> None:
+    def __init__(self, writer: ArrayWriter, part: int, placement: Placement, carried: tuple[str, ...]) -> None:
         self.writer, self.part, self.placement = writer, part, placement
         self.bfloat16: list[str] = []
         self.num_train = 0
@@ -34,8 +35,8 @@ class PartFiles:
         for side in SIDES:
             self._open(edge_array(side, "indptr")).append(np.zeros(1, np.int64))
             self._open(edge_array(side, "indices"))  # of the remote side: positions, until all are known
-            if weighted:
-                self._open(edge_array(side, "weight"))
+            for name in carried:
+                self._open(edge_array(side, name))
         self._num_edges = dict.fromkeys(SIDES, 0)
         self._needed = np.zeros(-(-placement.num_nodes // 64), np.uint64)  # one bit per position
 
@@ -45,14 +46,14 @@ class PartFiles:
         self._arrays[name] = GrowingArray(self.writer.folder / f"{name}.npy", dtype, row_shape)
         return self._arrays[name]
 
-    def add_edges(self, side: str, degrees: Array, columns: Array, weight: Array) -> None:
+    def add_edges(self, side: str, degrees: Array, columns: Array, data: Carried) -> None:
         """The next rows' in-edges, as rows of this part (local) or positions (remote)."""
         ends = self._num_edges[side] + np.cumsum(degrees, dtype=np.int64)
         self._num_edges[side] += columns.size
         self._arrays[edge_array(side, "indptr")].append(ends)
         self._arrays[edge_array(side, "indices")].append(columns)
-        if weight.size:
-            self._arrays[edge_array(side, "weight")].append(weight)
+        for name, array in data.items():
+            self._arrays[edge_array(side, name)].append(array)
         if side == "remote":
             native().mark_bits(columns, self._needed)
 
@@ -124,30 +125,33 @@ class PartFiles:
 class Parts:
     """The parts that this worker writes, and what reaches them from all workers."""
 
-    def __init__(self, comm: Communicator, folder: Path, placement: Placement, weighted: bool, open_until: ExitStack):
-        self.comm, self.folder, self.placement, self.weighted = comm, folder, placement, weighted
+    def __init__(
+        self, comm: Communicator, folder: Path, placement: Placement, carried: tuple[str, ...], open_until: ExitStack
+    ):
+        self.comm, self.folder, self.placement, self.carried = comm, folder, placement, carried
         groups = [parts_of(worker, comm.num_workers, placement.num_parts) for worker in range(comm.num_workers)]
         self.exchange = AllToAll(comm, groups)
         self.files: list[PartFiles] = []
         for part in groups[comm.worker]:
             writer = open_until.enter_context(ArrayWriter(folder / part_name(part), "part"))
-            self.files.append(PartFiles(writer, part, placement, weighted))
+            self.files.append(PartFiles(writer, part, placement, carried))
 
     def cut_buckets(self, buckets: Buckets, spill: Spill) -> None:
         """Every bucket's rows to the parts of their vertices."""
         with progress("cutting buckets into parts", buckets.num_rounds) as advance:
             for number in range(buckets.num_rounds):
                 vertices = buckets.span(number, self.comm.worker)
-                arrays, counts = _cut(self.placement, vertices, spill.take_rows(number), self.weighted)
+                arrays, counts = _cut(self.placement, vertices, spill.take_rows(number))
                 for received in self.exchange.send(arrays, counts, "topology", "rows of parts"):
                     for own, columns in received.of_groups():
                         self._add_edges(self.files[own], columns)
                 advance(1)
 
     def _add_edges(self, file: PartFiles, columns: Sequence[Array]) -> None:
-        degrees, edges, weights = columns[:2], columns[2:4], columns[4:] or (NO_WEIGHTS, NO_WEIGHTS)
+        degrees, edges = columns[:2], columns[2:4]
         for number, side in enumerate(SIDES):
-            file.add_edges(side, degrees[number], edges[number], weights[number])
+            data = named(self.carried, columns[4 + number :: len(SIDES)])
+            file.add_edges(side, degrees[number], edges[number], data)
 
     def send_rows(self, file: VertexFile, budget: Budget) -> None:
         """The rows of a file, piece k read by worker k mod W, to the parts of their vertices."""
@@ -176,18 +180,17 @@ class Parts:
         return {file.part: sha256_of(self.folder / part_name(file.part) / MANIFEST) for file in self.files}
 
 
-def _cut(placement: Placement, vertices: range, rows: Rows, weighted: bool) -> tuple[list[Array], Array]:
-    """Degrees and columns, local and remote, and weights if there are any, each by part; and how many of each."""
+def _cut(placement: Placement, vertices: range, rows: Rows) -> tuple[list[Array], Array]:
+    """Degrees, columns, and array by array what edges carry, each local and remote, by part; and how many of each."""
     owner = placement.owner[vertices.start : vertices.stop]
     counts = np.zeros((3, placement.num_parts), np.int64)
     native().locate(rows.indptr, rows.indices, owner, placement.position, placement.starts, counts)
     degrees = [np.empty(len(vertices), np.int32) for _ in SIDES]
     columns = [np.empty(int(counts[kind].sum()), np.int32) for kind in (1, 2)]
-    weights = [np.empty(column.size if weighted else 0, np.float32) for column in columns]
+    data = [empty(rows.data, column.size) for column in columns]
     native().split_rows(
-        *(rows.indptr, rows.indices, rows.weight, owner, placement.starts, counts), *degrees, *columns, *weights
+        *(rows.indptr, rows.indices, as_bytes(rows.data.values()), owner, placement.starts, counts),
+        *(*degrees, *columns, *(as_bytes(side.values()) for side in data)),
     )
-    kinds = [0, 0, 1, 2]
-    if weighted:
-        return [*degrees, *columns, *weights], counts[[*kinds, 1, 2]]
-    return [*degrees, *columns], counts[kinds]
+    along = [side[name] for name in rows.data for side in data]
+    return [*degrees, *columns, *along], counts[[0, 0, *[1, 2] * (1 + len(rows.data))]]

@@ -1,7 +1,7 @@
 """Edges on disk between the files and the parts: sent to buckets as they are read, then sorted bucket by bucket."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,11 +15,11 @@ from weft.graph.progress import progress
 from weft.out_of_core.all_to_all import AllToAll
 from weft.out_of_core.buckets import Buckets
 from weft.out_of_core.budget import Budget
+from weft.out_of_core.edgedata import Carried, as_bytes, dtype_of, empty, pick
 from weft.out_of_core.edgefiles import EdgeChunk, EdgeFiles
 from weft.out_of_core.fingerprint import Fingerprint
 from weft.out_of_core.native import native
 
-NO_WEIGHTS = np.empty(0, np.float32)
 NO_ORDER = np.empty(0, np.int64)
 
 
@@ -28,7 +28,7 @@ class Rows(NamedTuple):
 
     indptr: Array  # int64 [rows + 1]
     indices: Array  # int32 [E], global ids
-    weight: Array  # float32 [E], or empty: no weights
+    data: Carried  # what the edges carry, each [E]
 
 
 class Spill:
@@ -38,33 +38,37 @@ class Spill:
     of the edge files, whatever the order in which they came.
     """
 
-    def __init__(self, folder: Path, comm: Communicator, weighted: bool) -> None:
+    def __init__(self, folder: Path, comm: Communicator, carried: tuple[str, ...]) -> None:
         self.stem = folder / f"buckets-{comm.worker}"
         self.stem.mkdir()
         self.lanes = 2 * comm.num_workers
-        self.weighted = weighted
+        self.carried = carried
 
     def append(self, round_number: int, lane: int, arrays: list[Array]) -> None:
-        for kind, array in zip(("pairs", "weights"), arrays, strict=False):
+        for kind, array in zip(("pairs", *self.carried), arrays, strict=True):
             _write(self._lane(round_number, lane, kind), "ab", array)
 
-    def take_edges(self, round_number: int) -> tuple[Array, Array]:
-        """A bucket's pairs [E, 2] and weights [E] in the order of the edge files; they leave the disk."""
-        pairs = self._take(round_number, "pairs", np.int32).reshape(-1, 2)
-        return pairs, self._take(round_number, "weights", np.float32) if self.weighted else NO_WEIGHTS
+    def take_edges(self, round_number: int) -> tuple[Array, Carried]:
+        """A bucket's pairs [E, 2] and what they carry in the order of the edge files; they leave the disk."""
+        pairs = self._take(round_number, "pairs", np.dtype(np.int32)).reshape(-1, 2)
+        return pairs, {name: self._take(round_number, name, dtype_of(name)) for name in self.carried}
 
     def write_rows(self, round_number: int, rows: Rows) -> None:
-        for name, array in rows._asdict().items():
+        for name, array in {"indptr": rows.indptr, "indices": rows.indices, **rows.data}.items():
             _write(self._sorted(round_number, name), "wb", array)
 
-    def read_rows(self, round_number: int) -> Rows:
-        dtypes = {"indptr": np.int64, "indices": np.int32, "weight": np.float32}
-        return Rows(*(np.fromfile(self._sorted(round_number, name), dtype) for name, dtype in dtypes.items()))
+    def read_rows(self, round_number: int, carried: Sequence[str] | None = None) -> Rows:
+        """carried: which of what the edges carry is read; None: all."""
+        indptr = np.fromfile(self._sorted(round_number, "indptr"), np.int64)
+        indices = np.fromfile(self._sorted(round_number, "indices"), np.int32)
+        names = self.carried if carried is None else carried
+        data = {name: np.fromfile(self._sorted(round_number, name), dtype_of(name)) for name in names}
+        return Rows(indptr, indices, data)
 
     def take_rows(self, round_number: int) -> Rows:
-        """The same; they leave the disk."""
+        """All of them; they leave the disk."""
         rows = self.read_rows(round_number)
-        for name in Rows._fields:
+        for name in ("indptr", "indices", *self.carried):
             self._sorted(round_number, name).unlink()
         return rows
 
@@ -74,7 +78,7 @@ class Spill:
     def _sorted(self, round_number: int, name: str) -> Path:
         return self.stem / f"{round_number}.{name}"
 
-    def _take(self, round_number: int, kind: str, dtype: type) -> Array:
+    def _take(self, round_number: int, kind: str, dtype: np.dtype[np.generic]) -> Array:
         files = [self._lane(round_number, lane, kind) for lane in range(self.lanes)]
         sizes = [file.stat().st_size if file.exists() else 0 for file in files]
         whole = np.empty(sum(sizes), np.uint8)
@@ -109,7 +113,7 @@ def spill_edges(comm: Communicator, edges: EdgeFiles, buckets: Buckets, budget: 
     exchange = AllToAll(comm, buckets.groups)
     span = edges.span(comm.worker, comm.num_workers)
     with progress("sending edges to buckets", len(span)) as advance:
-        for chunk in _in_step(comm, edges.read(span, budget.chunk_edges), edges.weighted):
+        for chunk in _in_step(comm, edges.read(span, budget.chunk_edges), edges.carried):
             for direction in range(2 if budget.both_ways else 1):
                 arrays, counts = _group(buckets, chunk, backwards=direction == 1)
                 for peer, received in enumerate(exchange.send(arrays, counts, "topology", "edges")):
@@ -118,10 +122,10 @@ def spill_edges(comm: Communicator, edges: EdgeFiles, buckets: Buckets, budget: 
             advance(chunk.amount)
 
 
-def _in_step(comm: Communicator, chunks: Iterator[EdgeChunk], weighted: bool) -> Iterator[EdgeChunk]:
+def _in_step(comm: Communicator, chunks: Iterator[EdgeChunk], carried: tuple[str, ...]) -> Iterator[EdgeChunk]:
     """Chunks, and empty ones at the end, as many as the worker with most of them has: all must take part."""
     none = np.empty(0, np.int32)
-    nothing = EdgeChunk(none, none, NO_WEIGHTS if weighted else None, 0)
+    nothing = EdgeChunk(none, none, empty(carried, 0), 0)
     while True:
         chunk = next(chunks, None)
         left = comm.all_reduce(torch.tensor([int(chunk is not None)]), "control", "whether edges are left", "max")
@@ -131,15 +135,15 @@ def _in_step(comm: Communicator, chunks: Iterator[EdgeChunk], weighted: bool) ->
 
 
 def _group(buckets: Buckets, chunk: EdgeChunk, backwards: bool) -> tuple[list[Array], Array]:
-    """A chunk's edges, or their reverses, by bucket: pairs [E, 2] and, if they have any, weights [E]; and counts."""
+    """A chunk's edges, or their reverses, by bucket: pairs [E, 2] and what they carry, each [E]; and counts."""
     src, dst = (chunk.dst, chunk.src) if backwards else (chunk.src, chunk.dst)
-    weight = NO_WEIGHTS if chunk.weight is None else chunk.weight
     counts = np.zeros(buckets.borders.size - 1, np.int64)
-    pairs, weight_out = np.empty((src.size, 2), np.int32), np.empty(weight.size, np.float32)
+    pairs, data = np.empty((src.size, 2), np.int32), empty(chunk.data, src.size)
     kept = native().group_edges(
-        src, dst, weight, backwards, buckets.cell_shift, buckets.group_of_cell, pairs, weight_out, counts
+        *(src, dst, as_bytes(chunk.data.values()), backwards, buckets.cell_shift, buckets.group_of_cell),
+        *(pairs, as_bytes(data.values()), counts),
     )
-    arrays = [pairs[:kept]] if chunk.weight is None else [pairs[:kept], weight_out[:kept]]
+    arrays = [array[:kept] for array in (pairs, *data.values())]
     return arrays, np.tile(counts, (len(arrays), 1))
 
 
@@ -149,12 +153,12 @@ def sort_buckets(comm: Communicator, buckets: Buckets, spill: Spill, fingerprint
         for number in range(buckets.num_rounds):
             rows = _sort(buckets.span(number, comm.worker), *spill.take_edges(number))
             spill.write_rows(number, rows)
-            fingerprint.add(rows.indices, rows.weight)
+            fingerprint.add(rows.indices, rows.data)
             advance(1)
 
 
-def _sort(vertices: range, pairs: Array, weight: Array) -> Rows:
+def _sort(vertices: range, pairs: Array, data: Carried) -> Rows:
     indptr, indices = np.empty(len(vertices) + 1, np.int64), np.empty(len(pairs), np.int32)
-    order = np.empty(weight.size, np.int64) if weight.size else NO_ORDER
+    order = np.empty(len(pairs), np.int64) if data else NO_ORDER
     native().sort_bucket(pairs, vertices.start, indptr, indices, order)
-    return Rows(indptr, indices, weight[order])
+    return Rows(indptr, indices, pick(data, order))

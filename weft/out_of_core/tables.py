@@ -20,6 +20,7 @@ from weft.graph.nodefile import Roles, find_roles, masks_of_roles
 from weft.graph.preparation import FeatureChoices, FeatureTable, Preparation, fit, prepared_batches
 from weft.graph.preparation.values import is_text, numbers_of, texts_of
 from weft.graph.tables import PARQUET, TEXT, TableFile, count_rows, kind_of, open_table, read_batches, to_numpy
+from weft.graph.times import times_of_column
 from weft.graph.vertexdata import SPLITS
 from weft.out_of_core.budget import pieces
 from weft.out_of_core.job import Job
@@ -44,6 +45,7 @@ class Source(NamedTuple):
     table: TableFile
     roles: Roles
     features: tuple[str, ...]
+    time: str | None = None  # at which time each vertex is looked at
 
 
 def is_table(path: Path | None) -> bool:
@@ -54,14 +56,17 @@ def open_source(job: Job) -> Source:
     """The job's table, and which column is what; nothing but its head is read."""
     assert job.features is not None
     choices = job.choices
-    asked = [*job.label_columns, *choices.features, *(name for name in (job.id_column, job.split_column) if name)]
+    time = job.vertex_time_column
+    asked = [*job.label_columns, *choices.features, *(name for name in (job.id_column, job.split_column, time) if name)]
     table = open_table(job.features, ("id", "label", "split", "x", *asked), job.header)
     roles = find_roles(table, job.id_column, job.label_columns, job.split_column, choices.features)
-    taken = {roles.ids, roles.split, *roles.labels, *roles.masks}
+    if time is not None and time not in table.columns:
+        raise UserError(f"no table of vertices has a column '{time}' with their times: give it in --features")
+    taken = {roles.ids, roles.split, time, *roles.labels, *roles.masks}
     features = choices.select(job.features, table.columns, [name for name in table.columns if name not in taken])
     if roles.masks and (roles.split or len(roles.masks) < len(SPLITS)):
         raise UserError(f"{job.features} has {', '.join(roles.masks)}: give a column 'split', or all three masks")
-    return Source(table, roles, features)
+    return Source(table, roles, features, time)
 
 
 def prepare_table(comm: Communicator, job: Job, scratch: Path) -> Prepared:
@@ -92,7 +97,10 @@ def _with_files(job: Job, folder: Path) -> Job:
         "id_column": None,
         "label_columns": (),
         "split_column": None,
+        "vertex_time_column": None,
     }
+    if job.vertex_time_column is not None:
+        changed["vertex_data"] = {**job.vertex_data, "time": folder / "time.npy"}
     if y.exists():
         changed["labels"] = y
     if job.split is None and masks[0].exists():
@@ -117,7 +125,7 @@ def _write(job: Job, folder: Path) -> tuple[Preparation, list[str] | None]:
     if given.split is not None:
         split_folder = folder / "split"
         split_folder.mkdir()
-        write_split(given.split, files.get("y"), num_rows, split_folder)
+        write_split(given.split, files, num_rows, split_folder)
         training = np.load(split_folder / "train_mask.npy", mmap_mode="r")
     labels = None if given.labels is None else np.load(given.labels, mmap_mode="r")
     preparation = fit(FeatureTable(source.table, source.features), job.choices, training, labels)
@@ -136,13 +144,17 @@ def _write_plain(job: Job, source: Source, num_rows: int, folder: Path) -> list[
     labels = _label_file(job, source, num_rows, folder) if roles.labels and job.labels is None else None
     of_split = roles.masks or ([roles.split] if roles.split else [])
     masks = {name: _new_mask(folder, name, num_rows) for name in SPLITS} if of_split and job.split is None else {}
-    wanted = [*([roles.ids] if roles.ids else []), *(roles.labels if labels else []), *(of_split if masks else [])]
+    times = None if source.time is None else create_npy(folder / "time.npy", (num_rows,), np.dtype(np.float64))
+    plain = [name for name in (roles.ids, source.time) if name is not None]
+    wanted = [*plain, *(roles.labels if labels else []), *(of_split if masks else [])]
     for first, batch in _batches(source.table, wanted):
         rows = slice(first, first + batch.num_rows)
         if roles.ids:
             _check_ids(source.table.path, batch.column(roles.ids), first)
         if labels:
             labels.add(batch, rows)
+        if times is not None:
+            times[rows] = times_of_column(batch.column(source.time), f"column '{source.time}' of {source.table.path}")
         if roles.split and masks:
             for name, mask in masks_of_roles(source.table.path, to_numpy(batch.column(roles.split))).items():
                 masks[name][rows] = mask

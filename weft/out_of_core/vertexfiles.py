@@ -14,6 +14,7 @@ from weft.graph.convert import signed
 from weft.graph.edgelist import read_npy
 from weft.graph.files import Array
 from weft.graph.tables import kind_of
+from weft.graph.times import to_times
 from weft.graph.vertexdata import VERTEX_DATA, check_column_name, check_free_name
 from weft.out_of_core.budget import pieces
 from weft.out_of_core.edgefiles import Numbers
@@ -60,12 +61,10 @@ def open_vertex_files(job: Job) -> dict[str, VertexFile]:
         files["y"] = _open_targets(job.labels) if job.label_kind == "numbers" else _open_labels(job.labels)
     for name, path in job.vertex_data.items():
         check_column_name(name)
-        if name == "time":
-            raise UserError("times of vertices go with those of edges, which weft ingest reads: run that first")
         check_free_name(name)
-        if name in VERTEX_DATA:
+        if name in VERTEX_DATA and name != "time":
             raise UserError(f"vertex data '{name}' has an option of its own: use --features, --labels or --split")
-        files[name] = _open_column(name, path)
+        files[name] = _open_times(path) if name == "time" else _open_column(name, path)
     return files
 
 
@@ -178,6 +177,22 @@ def _open_column(name: str, path: Path) -> VertexFile:
         return values
 
     return VertexFile(name, numbers, array.shape, dtype, as_signed)
+
+
+def _open_times(path: Path) -> VertexFile:
+    """float64 [N], NaN unknown: at which time each vertex is looked at."""
+    array, numbers = _open_npy(path, "times of vertices")
+    if (
+        array.ndim == 0
+        or array.shape not in (array.shape[:1], (*array.shape[:1], 1))
+        or array.dtype.kind not in "biufM"
+    ):
+        raise UserError(f"{path} holds {array.dtype} {list(array.shape)}: times of vertices are numbers or dates, [N]")
+
+    def as_times(rows: Array, first: int) -> Array:
+        return np.asarray(to_times(rows, len(rows), f"the times of vertices in {path}"))
+
+    return VertexFile("time", numbers, array.shape[:1], np.dtype(np.float64), as_times)
 
 
 def open_mask(name: str, path: Path) -> VertexFile:
