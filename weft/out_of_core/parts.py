@@ -141,11 +141,13 @@ class Parts:
         with progress("cutting buckets into parts", buckets.num_rounds) as advance:
             for number in range(buckets.num_rounds):
                 vertices = buckets.span(number, self.comm.worker)
-                arrays, counts = _cut(self.placement, vertices, spill.take_rows(number))
-                for received in self.exchange.send(arrays, counts, "topology", "rows of parts"):
-                    for own, columns in received.of_groups():
-                        self._add_edges(self.files[own], columns)
+                self._send(*_cut(self.placement, vertices, spill.take_rows(number)))
                 advance(1)
+
+    def _send(self, arrays: list[Array], counts: Array) -> None:
+        for received in self.exchange.send(arrays, counts, "topology", "rows of parts"):
+            for own, columns in received.of_groups():
+                self._add_edges(self.files[own], columns)
 
     def _add_edges(self, file: PartFiles, columns: Sequence[Array]) -> None:
         degrees, edges = columns[:2], columns[2:4]

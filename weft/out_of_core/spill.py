@@ -154,6 +154,7 @@ def sort_buckets(comm: Communicator, buckets: Buckets, spill: Spill, fingerprint
             rows = _sort(buckets.span(number, comm.worker), *spill.take_edges(number))
             spill.write_rows(number, rows)
             fingerprint.add(rows.indices, rows.data)
+            del rows  # before the next bucket is read
             advance(1)
 
 
