@@ -3,6 +3,7 @@
 // first-level cache, is walked by these lists. Sums run in ascending order of the skipped dimension.
 #include <omp.h>
 
+#include <cstring>
 #include <vector>
 
 #include "kernels/simd.h"
@@ -154,9 +155,60 @@ WEFT_INLINE void transpose_strip(const float *block, int64_t rows, int64_t strid
         for (int64_t c = 0; c < columns; c++) strip[c * kReduceRows + r] = block[r * stride + c];
 }
 
+// The non-zeros of each of `depth` columns of a block of rows.
+WEFT_INLINE void list_columns(const float *left, int64_t rows, int64_t depth, int64_t stride, float *strip,
+                              int32_t *offsets, float *values, int64_t *counts) {
+    constexpr int64_t room = kReduceRows + kRoom;
+    for (int64_t k = 0; k < depth; k += 8) {
+        const int64_t columns = least(depth - k, 8);
+        transpose_strip(left + k, rows, stride, columns, strip);
+        for (int64_t c = 0; c < columns; c++)
+            counts[k + c] =
+                make_list(strip + c * kReduceRows, rows, offsets + (k + c) * room, values + (k + c) * room);
+    }
+}
+
+// A list on its way to where lists are kept.
+WEFT_INLINE void keep_list(const ListArgs &a, int64_t list, const int32_t *offsets, const float *values,
+                           int64_t count) {
+    if (a.offsets == nullptr) {
+        a.starts[list + 1] = count;
+        return;
+    }
+    std::memcpy(a.offsets + a.starts[list], offsets, static_cast<size_t>(count) * sizeof(int32_t));
+    std::memcpy(a.values + a.starts[list], values, static_cast<size_t>(count) * sizeof(float));
+}
+
 }  // namespace
 
-void skip_product(const SkipProductArgs &a) {
+int64_t num_lists(int64_t rows, int64_t depth, bool by_column) {
+    return by_column ? ceil_div(rows, kReduceRows) * depth : rows;
+}
+
+void list_nonzeros(const ListArgs &a) {
+    if (!a.by_column) {
+        Scratch<int32_t> offsets(a.depth + kRoom);
+        Scratch<float> values(a.depth + kRoom);
+        for (int64_t r = 0; r < a.rows; r++) {
+            const int64_t count = make_list(a.left + r * a.left_stride, a.depth, offsets.data, values.data);
+            keep_list(a, r, offsets.data, values.data, count);
+        }
+        return;
+    }
+    constexpr int64_t room = kReduceRows + kRoom;
+    Scratch<int32_t> offsets(a.depth * room);
+    Scratch<float> values(a.depth * room), strip(8 * kReduceRows);
+    std::vector<int64_t> counts(static_cast<size_t>(a.depth));
+    for (int64_t first = 0; first < a.rows; first += kReduceRows) {
+        list_columns(a.left + first * a.left_stride, least(a.rows - first, kReduceRows), a.depth, a.left_stride,
+                     strip.data, offsets.data, values.data, counts.data());
+        for (int64_t k = 0; k < a.depth; k++)
+            keep_list(a, first / kReduceRows * a.depth + k, offsets.data + k * room, values.data + k * room,
+                      counts[static_cast<size_t>(k)]);
+    }
+}
+
+void skip_product(const SkipProductArgs &a, const Lists *lists) {
     const int64_t panels = ceil_div(a.width, kPanel), room = a.depth + kRoom;
     Scratch<float> packed(panels * a.depth * kPanel);
     for (int64_t p = 0; p < panels; p++)
@@ -169,33 +221,42 @@ void skip_product(const SkipProductArgs &a) {
     const int64_t blocks = ceil_div(a.rows, kProductRows);
 #pragma omp parallel num_threads(a.threads) if (blocks > 1)
     {
-        Scratch<int32_t> offsets(kProductRows * room);
-        Scratch<float> values(kProductRows * room);
+        Scratch<int32_t> offsets(lists ? 0 : kProductRows * room);
+        Scratch<float> values(lists ? 0 : kProductRows * room);
+        const int32_t *offsets_of[kProductRows];
+        const float *values_of[kProductRows];
         int64_t counts[kProductRows];
 #pragma omp for schedule(dynamic, 4)
         for (int64_t block = 0; block < blocks; block++) {
             const int64_t first = block * kProductRows, rows = least(a.rows - first, kProductRows);
-            for (int64_t r = 0; r < rows; r++)
-                counts[r] = make_list(a.left + (first + r) * a.left_stride, a.depth, offsets.data + r * room,
-                                      values.data + r * room);
+            for (int64_t r = 0; r < rows; r++) {
+                if (lists) {
+                    const int64_t start = lists->starts[first + r];
+                    offsets_of[r] = lists->offsets + start, values_of[r] = lists->values + start;
+                    counts[r] = lists->starts[first + r + 1] - start;
+                } else {
+                    offsets_of[r] = offsets.data + r * room, values_of[r] = values.data + r * room;
+                    counts[r] = make_list(a.left + (first + r) * a.left_stride, a.depth, offsets.data + r * room,
+                                          values.data + r * room);
+                }
+            }
             for (int64_t p = 0; p < panels; p++) {
                 const int64_t width = least(a.width - p * kPanel, kPanel);
                 const float *panel = packed.data + p * a.depth * kPanel;
                 float *out = a.out + first * a.out_stride + p * kPanel;
                 if (width == kPanel && !a.accumulate)
                     for (int64_t r = 0; r < rows; r++)
-                        walk(offsets.data + r * room, values.data + r * room, counts[r], panel,
-                             out + r * a.out_stride, kPanel, false);
+                        walk(offsets_of[r], values_of[r], counts[r], panel, out + r * a.out_stride, kPanel, false);
                 else
                     for (int64_t r = 0; r < rows; r++)
-                        walk(offsets.data + r * room, values.data + r * room, counts[r], panel,
-                             out + r * a.out_stride, width, a.accumulate);
+                        walk(offsets_of[r], values_of[r], counts[r], panel, out + r * a.out_stride, width,
+                             a.accumulate);
             }
         }
     }
 }
 
-void skip_reduce(const SkipReduceArgs &a) {
+void skip_reduce(const SkipReduceArgs &a, const Lists *lists) {
     // Rows are cut into slabs whose number does not depend on the threads, so that neither do the sums; not into many
     // where there are few rows, as each slab has sums to clear and to add up.
     constexpr int64_t kSlabs = 16, kSlabRows = 1024, room = kReduceRows + kRoom;
@@ -204,8 +265,8 @@ void skip_reduce(const SkipReduceArgs &a) {
     std::vector<float> sums(static_cast<size_t>(slabs * size));
 #pragma omp parallel num_threads(a.threads) if (slabs > 1)
     {
-        Scratch<int32_t> offsets(a.depth * room);
-        Scratch<float> values(a.depth * room), strip(8 * kReduceRows), panel(kReduceRows * kPanel);
+        Scratch<int32_t> offsets(lists ? 0 : a.depth * room);
+        Scratch<float> values(lists ? 0 : a.depth * room), strip(8 * kReduceRows), panel(kReduceRows * kPanel);
         std::vector<int64_t> counts(static_cast<size_t>(a.depth));
 #pragma omp for schedule(static, 1)
         for (int64_t slab = 0; slab < slabs; slab++) {
@@ -213,13 +274,10 @@ void skip_reduce(const SkipReduceArgs &a) {
             for (int64_t block = blocks * slab / slabs; block < blocks * (slab + 1) / slabs; block++) {
                 const int64_t first = block * kReduceRows, rows = least(a.rows - first, kReduceRows);
                 const float *left = a.left + first * a.left_stride, *right = a.right + first * a.right_stride;
-                for (int64_t k = 0; k < a.depth; k += 8) {
-                    const int64_t columns = least(a.depth - k, 8);
-                    transpose_strip(left + k, rows, a.left_stride, columns, strip.data);
-                    for (int64_t c = 0; c < columns; c++)
-                        counts[k + c] = make_list(strip.data + c * kReduceRows, rows, offsets.data + (k + c) * room,
-                                                  values.data + (k + c) * room);
-                }
+                const int64_t *starts = lists ? lists->starts + block * a.depth : nullptr;
+                if (!lists)
+                    list_columns(left, rows, a.depth, a.left_stride, strip.data, offsets.data, values.data,
+                                 counts.data());
                 // Lines of the next block's left rows to fetch while a panel is walked.
                 const int64_t next_rows = least(a.rows - first - rows, kReduceRows);
                 const float *next = left + rows * a.left_stride;
@@ -236,6 +294,13 @@ void skip_reduce(const SkipReduceArgs &a) {
                     }
                     const float *beside = right + (p + 1) * kPanel;  // the next panel of the same rows
                     const bool more = p + 1 < panels;
+                    if (lists) {  // many are empty
+                        for (int64_t k = 0; k < a.depth; k++)
+                            if (starts[k + 1] > starts[k])
+                                walk(lists->offsets + starts[k], lists->values + starts[k], starts[k + 1] - starts[k],
+                                     panel.data, mine + (p * a.depth + k) * kPanel, kPanel, true);
+                        continue;
+                    }
                     for (int64_t k = 0; k < a.depth; k++) {
                         if (more && k < rows) {
                             __builtin_prefetch(beside + k * a.right_stride, 0, 2);

@@ -2,6 +2,7 @@
 
 from weft.aggregate.adaptive import Adaptive
 from weft.aggregate.codecs import CodecOptions, codec_names, format_named, register_codec
+from weft.aggregate.constant import Nonzeros
 from weft.aggregate.distributed import DistributedGraph
 from weft.aggregate.messages import EdgeRows
 from weft.aggregate.noise import Noise
@@ -26,6 +27,7 @@ __all__ = [
     "GraphView",
     "MessageSet",
     "Noise",
+    "Nonzeros",
     "PlainFormat",
     "Quantised",
     "Schedule",

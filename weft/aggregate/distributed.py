@@ -153,7 +153,7 @@ class DistributedGraph:
     def hold_constant(self, x: Tensor) -> None:
         """Declares x, this very tensor, unchanging: its aggregates are computed (and exchanged) once."""
         assert not x.requires_grad, "a tensor that trains is not constant"
-        self._share(ConstantInput(x, lambda name: self._driver.aggregate_once(x, *name)))
+        self._share(ConstantInput(x, lambda name: self._driver.aggregate_once(x, *name), lasting=True))
 
     def aggregate_once(self, x: Tensor, reduce: Reduce, weight: Weight) -> Tensor:
         """The aggregate of rows that never change, over the whole graph; of those that are held, it is kept."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from weft.aggregate.blocks import Block
+from weft.aggregate.constant import Nonzeros
 from weft.aggregate.driver import PassDriver, first_rows
 from weft.aggregate.elementwise import Dropout, EluDropout, ReluDropout
 from weft.aggregate.messages import MessageFn, MessageReduce, Messages, inspect
@@ -110,6 +111,11 @@ class GraphView:
         """Whether x is known never to change, so that an aggregate of it costs nothing after the first epoch."""
         constant = self.driver.constant
         return constant is not None and x is constant.rows
+
+    def nonzeros(self, x: Tensor) -> Nonzeros | None:
+        """Of input that never changes and of its aggregates, the non-zeros for products, where few are none."""
+        constant = self.driver.constant
+        return None if constant is None else constant.nonzeros(x)
 
     def own(self, x: Tensor) -> Tensor:
         """The rows of x that an aggregate has too: its first ones."""

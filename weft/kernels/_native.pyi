@@ -210,6 +210,17 @@ def head_dot_backward(
     threads: int,
     /,
 ) -> None: ...
+def list_nonzeros(
+    left: Pointer,
+    rows: int,
+    depth: int,
+    left_stride: int,
+    by_column: bool,
+    starts: Pointer,
+    offsets: Pointer,
+    values: Pointer,
+    /,
+) -> None: ...
 def locate(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int32],
@@ -263,6 +274,7 @@ def merge_sides(
     threads: int,
     /,
 ) -> None: ...
+def num_lists(rows: int, depth: int, by_column: bool, /) -> int: ...
 def number_bits(positions: NDArray[np.int32], bits: NDArray[np.uint64], before: NDArray[np.int64]) -> None: ...
 def number_known(table: Pointer, nodes: Pointer, count: int, /) -> None: ...
 def number_new(table: Pointer, nodes: Pointer, known: int, ends: Pointer, edges: int, columns: Pointer, /) -> int: ...
@@ -317,6 +329,7 @@ def skip_product(
     out_stride: int,
     accumulate: bool,
     threads: int,
+    lists: Three | None,
     /,
 ) -> None: ...
 def skip_reduce(
@@ -329,6 +342,7 @@ def skip_reduce(
     right_stride: int,
     out: Pointer,
     threads: int,
+    lists: Three | None,
     /,
 ) -> None: ...
 def sort_bucket(

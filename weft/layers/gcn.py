@@ -7,7 +7,7 @@ from torch import Tensor
 from weft.aggregate import GraphView
 from weft.layers.initial import glorot, zeros
 from weft.layers.layer import NATIVE, Layer, weight_first
-from weft.layers.linear import linear
+from weft.layers.linear import linear, linear_of
 from weft.layers.registry import register_layer
 from weft.layers.separation import BeforeGather, Gathering, OpBuilder
 
@@ -27,7 +27,7 @@ class GCN(Layer):
     def combine(self, graph: GraphView, x: Tensor) -> Tensor:
         if weight_first(graph, x, self.num_in, self.num_out):
             return graph.aggregate(linear(x, self.weight), "sum", "symmetric")
-        return linear(graph.aggregate(x, "sum", "symmetric"), self.weight)
+        return linear_of(graph, graph.aggregate(x, "sum", "symmetric"), self.weight)
 
     def before_gather(self, ops: OpBuilder, x: str) -> BeforeGather:
         sent = ops.add("linear", x, weights=["weight"]) if self.num_out <= self.num_in else x

@@ -6,19 +6,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.aggregate import GraphView
+from weft.aggregate import GraphView, Nonzeros
 from weft.aggregate.async_rows import AsyncRows, Completion, RowSum, asynchronous, by_rows, complete, split
 from weft.kernels import memory
 from weft.kernels.products import product, reduce_product
 
 
-def linear(x: Tensor, matrix: Tensor, into: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, matrix: Tensor, into: Tensor | None = None, nonzeros: Nonzeros | None = None) -> Tensor:
     """x [N, in] @ matrix [out, in]^T in the precision of x.
 
     With `into` the product is added there. Its memory becomes the result's: use what is returned, not `into`.
+    `nonzeros`: those of x, if they are known.
     """
-    out: Tensor = _Linear.apply(x, matrix.to(x.dtype), into)  # type: ignore[no-untyped-call]
+    out: Tensor = _Linear.apply(x, matrix.to(x.dtype), into, nonzeros)  # type: ignore[no-untyped-call]
     return out
+
+
+def linear_of(graph: GraphView, x: Tensor, matrix: Tensor, into: Tensor | None = None) -> Tensor:
+    """The same of rows of which the graph may know that they never change: their zeros are looked for once."""
+    return linear(x, matrix, into, graph.nonzeros(x))
 
 
 def linear_many(x: Tensor, *matrices: Tensor, growing: bool = False) -> tuple[Tensor, ...]:
@@ -43,16 +49,19 @@ def linear_sides(
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Tensor, into: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, into: Tensor | None, nonzeros: Nonzeros | None) -> Tensor:
         x, completion = split(x)
         ctx.save_for_backward(x, matrix)
-        ctx.completion = completion
+        ctx.completion, ctx.nonzeros = completion, nonzeros
+        if completion is None:
+            lists = None if nonzeros is None else nonzeros.by_row
+            if into is None:
+                return product(x, matrix.t(), lists=lists)
+            ctx.mark_dirty(into)
+            product(x, matrix.t(), out=complete(into), accumulate=True, lists=lists)
+            return into
         if into is None:
             return _product(x, matrix, completion)
-        if completion is None:
-            ctx.mark_dirty(into)
-            product(x, matrix.t(), out=complete(into), accumulate=True)
-            return into
         # What is written later cannot be written to `into` itself, which would not wait for it.
         torch.autograd.graph.increment_version(into)
         return _product(x, matrix, completion, complete(into).detach())
@@ -62,11 +71,11 @@ class _Linear(torch.autograd.Function):
         x, matrix = ctx.saved_tensors
         if ctx.completion is not None:
             ctx.completion.wait()
-        wants_x, wants_matrix, wants_into = ctx.needs_input_grad
+        wants_x, wants_matrix, wants_into, _ = ctx.needs_input_grad
         rows, completion = split(grad)
-        back = _Gradients(completion, x, wants_x)
+        back = _Gradients(completion, x, wants_x, ctx.nonzeros)
         d_matrix = back.add(rows.contiguous(), completion, matrix, wants_matrix)
-        return back.d_x(), d_matrix, grad if wants_into else None
+        return back.d_x(), d_matrix, grad if wants_into else None, None
 
 
 class _LinearMany(torch.autograd.Function):
@@ -97,9 +106,11 @@ class _LinearMany(torch.autograd.Function):
 class _Gradients:
     """Gradients of products of the same rows, of one matrix after another."""
 
-    def __init__(self, completion: Completion | None, x: Tensor, wants_x: bool) -> None:
-        """`completion`: of the last product's gradient, after which nothing more is added."""
-        self._completion, self._x = completion, x
+    def __init__(
+        self, completion: Completion | None, x: Tensor, wants_x: bool, nonzeros: Nonzeros | None = None
+    ) -> None:
+        """`completion`: of the last product's gradient, after which nothing more is added. `nonzeros`: those of x."""
+        self._completion, self._x, self._nonzeros = completion, x, nonzeros
         self._d_x = memory.empty_like(x) if wants_x else None
         self._accumulate = False
 
@@ -110,12 +121,14 @@ class _Gradients:
         """Adds a product's share to the gradient of x; returns the matrix' gradient, if that is wanted."""
         x, d_x, accumulate = self._x, self._d_x, self._accumulate
         d_matrix = RowSum(None if completion is None else matrix.new_zeros(matrix.shape))
+        at_once = wants_matrix and completion is None and self._nonzeros is not None
+        lists = self._nonzeros.by_column if at_once and self._nonzeros is not None else None
 
         def differentiate(rows: slice) -> None:
             if d_x is not None:
                 product(grad[rows], matrix, out=d_x[rows], accumulate=accumulate)
             if wants_matrix:
-                d_matrix.add(reduce_product(grad[rows], x[rows]))
+                d_matrix.add(reduce_product(grad[rows], x[rows], lists))
 
         by_rows(completion, x.shape[0], differentiate)
         self._accumulate = True

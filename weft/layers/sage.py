@@ -12,7 +12,7 @@ from weft.layers.edge_reads import EdgeReads
 from weft.layers.heads import wide
 from weft.layers.initial import bias_by_fan_in, by_fan_in
 from weft.layers.layer import NATIVE, Layer, weight_first
-from weft.layers.linear import linear, linear_sides
+from weft.layers.linear import linear, linear_of, linear_sides
 from weft.layers.registry import register_layer
 from weft.layers.separation import BeforeGather, Gathering, OpBuilder
 from weft.layers.traits import LayerTraits
@@ -60,7 +60,7 @@ class SAGE(Layer):
         rows = graph.aggregate(x, self.reduce, self._weight)
         if self.edge is not None:
             rows = rows + self._of_edges(graph, x, self.edge)
-        return linear(rows, self.neighbour, into=linear(graph.own(x), self.root))
+        return linear_of(graph, rows, self.neighbour, into=linear_of(graph, graph.own(x), self.root))
 
     def _of_edges(self, graph: GraphView, x: Tensor, matrix: Tensor) -> Tensor:
         """What edges add to the aggregate of rows, [num_out, in]: sums and means go through a linear map."""

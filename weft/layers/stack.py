@@ -19,7 +19,7 @@ from weft.layers.edge_reads import NO_READS, EdgeReads
 from weft.layers.encoder import Encoded, TypeEncoder
 from weft.layers.initial import by_fan_in
 from weft.layers.learned_columns import LearnedColumn, LearnedColumns, width_of
-from weft.layers.linear import linear
+from weft.layers.linear import linear_of
 from weft.layers.norm import BatchNorm, LayerNorm
 from weft.layers.output import OutputLinear
 from weft.layers.registry import LayerKind, Place, layer_kind, layer_names
@@ -101,7 +101,7 @@ class Stack(nn.Module):
         traits = traits_of(layer)
         view = graph if traits.any_level else graph.squared()
         out = graph.own(layer(view, x, add_bias=False) if traits.fuses_bias else layer(view, x))
-        return out + linear(graph.own(x), self.skips[depth]) if self.config.residual else out
+        return out + linear_of(graph, graph.own(x), self.skips[depth]) if self.config.residual else out
 
     def _between(self, graph: GraphView, x: Tensor, depth: int, keeps_input: bool) -> Tensor:
         """Bias, normalisation, activation and dropout after the layer before; in one pass where nothing intervenes."""

@@ -28,7 +28,7 @@ from weft.kernels.reference.elementwise import (
 )
 from weft.kernels.reference.index import extremes
 from weft.kernels.reference.partition import community_order, rebalance, stream_partition
-from weft.kernels.reference.products import product, reduce_product
+from weft.kernels.reference.products import list_nonzeros, product, reduce_product
 from weft.kernels.reference.quantise import pack, unpack
 from weft.kernels.reference.rows import gather, max_absorb, max_backward, max_finish, scatter_add, spmm
 from weft.kernels.reference.sampling import (
@@ -64,6 +64,7 @@ __all__ = [
     "gatv2_backward",
     "head_dot",
     "head_dot_backward",
+    "list_nonzeros",
     "max_absorb",
     "max_backward",
     "max_finish",
