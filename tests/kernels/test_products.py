@@ -115,3 +115,63 @@ def test_bf16_rows_with_and_without_units_for_them(monkeypatch, units, accumulat
     summed = products.reduce_product(x, start)
     assert summed.dtype == torch.bfloat16
     torch.testing.assert_close(summed.double(), x.double().T @ start.double(), rtol=2e-2, atol=2.0)
+
+
+# -- rows that never change ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("beside_the_reference")
+@settings(max_examples=60, deadline=None)
+@given(
+    num_rows=st.sampled_from([1, 7, 127, 128, 129, 255, 256, 257, 700, 2100]),
+    depth=st.integers(1, 90),
+    width=st.integers(1, 70),
+    share=st.sampled_from([0.0, 0.01, 0.04]),
+)
+def test_listed_zeros_give_the_same_bits(num_rows: int, depth: int, width: int, share: float) -> None:
+    x = rows(num_rows, depth, share)[:, : max(1, depth - 3)]  # a view: rows lie further apart than they are wide
+    by_row, by_column = products.list_nonzeros(x, by_column=False), products.list_nonzeros(x, by_column=True)
+    if by_row is None or by_column is None:
+        assert (x != 0).double().mean() >= native_products.WORTH_LISTING
+        return
+    matrix, grad = torch.randn(x.shape[1], width), torch.randn(num_rows, width)
+    assert close(products.product(x, matrix, lists=by_row), x, matrix)
+    assert torch.equal(products.product(x, matrix, lists=by_row), products.product(x, matrix))
+    sums = [torch.ones(num_rows, width) for _ in range(2)]
+    for out, lists in zip(sums, (by_row, None), strict=True):
+        products.product(x, matrix, out=out, accumulate=True, lists=lists)
+    assert torch.equal(*sums)
+    few = -(-num_rows // 2)
+    assert torch.equal(products.product(x[:few], matrix, lists=by_row.first(few)), products.product(x[:few], matrix))
+    assert close(products.reduce_product(grad, x, by_column), grad.t(), x)
+    assert torch.equal(products.reduce_product(grad, x, by_column), products.reduce_product(grad, x))
+
+
+@pytest.mark.usefixtures("beside_the_reference")
+def test_lists_are_used_in_the_place_of_the_rows() -> None:
+    x, matrix, grad = rows(600, 80, 0.02), torch.randn(80, 40), torch.randn(600, 40)
+    by_row, by_column = products.list_nonzeros(x, by_column=False), products.list_nonzeros(x, by_column=True)
+    assert by_row is not None and by_column is not None
+    expected = products.product(x, matrix), products.reduce_product(grad, x)
+    x.fill_(7.0)
+    assert torch.equal(products.product(x, matrix, lists=by_row), expected[0])
+    assert torch.equal(products.reduce_product(grad, x, by_column), expected[1])
+
+
+@pytest.mark.usefixtures("beside_the_reference")
+def test_only_what_is_nearly_all_zero_is_listed() -> None:
+    assert products.list_nonzeros(rows(300, 64, 0.03), by_column=False) is not None
+    assert products.list_nonzeros(rows(300, 64, 0.2), by_column=False) is None
+    assert products.list_nonzeros(rows(300, 64, 0.03).double(), by_column=False) is None
+
+
+@pytest.mark.usefixtures("beside_the_reference")
+def test_lists_of_other_rows_are_refused() -> None:
+    x = rows(300, 64, 0.03)
+    by_row, by_column = products.list_nonzeros(x, by_column=False), products.list_nonzeros(x, by_column=True)
+    assert by_row is not None
+    for wrong in (by_column, by_row.first(200)):
+        with pytest.raises(ValueError, match="lists must be by row"):
+            products.product(x, torch.randn(64, 3), lists=wrong)
+    with pytest.raises(ValueError, match="lists must be by column"):
+        products.reduce_product(torch.randn(300, 3), x, by_row)

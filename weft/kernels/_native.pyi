@@ -5,13 +5,14 @@ count, a dtype code (weft/kernels/native/pointers.py) or a number of threads is 
 Kernels of graphs and of edge files take NumPy arrays.
 """
 
-from collections.abc import Sequence
+import collections.abc
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Pointer: TypeAlias = int
+Carried: TypeAlias = collections.abc.Sequence[NDArray[np.uint8]]  # what edges carry, array by array
 Csr: TypeAlias = tuple[Pointer, Pointer, int, int]  # indptr, indices, rows, edges
 Transposed: TypeAlias = tuple[Pointer, Pointer, Pointer, int]  # indptr, indices, forward positions, rows
 Drop: TypeAlias = tuple[float, int, Pointer, Pointer]  # p, key, ids of destinations, ids of sources
@@ -186,12 +187,12 @@ def gatv2_backward(
 def group_edges(
     src: NDArray[np.int32],
     dst: NDArray[np.int32],
-    carried: Sequence[NDArray[np.uint8]],
+    carried: Carried,
     without_loops: bool,
     shift: int,
     group_of_cell: NDArray[np.int32],
     pairs: NDArray[np.int32],
-    room: Sequence[NDArray[np.uint8]],
+    room: Carried,
     counts: NDArray[np.int64],
 ) -> int: ...
 def head_dot(
@@ -358,7 +359,7 @@ def split_columns(
 def split_rows(
     indptr: NDArray[np.int64],
     positions: NDArray[np.int32],
-    carried: Sequence[NDArray[np.uint8]],
+    carried: Carried,
     owner: NDArray[np.int16],
     starts: NDArray[np.int64],
     counts: NDArray[np.int64],
@@ -366,8 +367,8 @@ def split_rows(
     remote_degrees: NDArray[np.int32],
     local: NDArray[np.int32],
     remote: NDArray[np.int32],
-    local_room: Sequence[NDArray[np.uint8]],
-    remote_room: Sequence[NDArray[np.uint8]],
+    local_room: Carried,
+    remote_room: Carried,
 ) -> None: ...
 def spmm(
     indptr: Pointer,
