@@ -1,6 +1,7 @@
 """Every kernel against the best peer, or beside the bytes that it must move.
 
-    python -m benchmarks.kernels [--quick] [--only spmm|order|rows|attention|quantise|elementwise|loss] [--json FILE]
+    python -m benchmarks.kernels [--quick] [--only spmm|order|rows|attention|quantise|elementwise|loss|words]
+        [--json FILE]
 
 SpMM runs beside torch, DGL and SciPy on two graphs of ogbn-arxiv's size, one with communities and one without; every
 side returns a fresh output under the same allocator. The other kernels stand beside their byte limit: what they
@@ -24,6 +25,7 @@ from weft import kernels
 from weft.comm import Communicator
 from weft.graph import synthetic
 from weft.graph.csr import CSR
+from weft.kernels import products
 from weft.partitioning.order import community_order
 from weft.training.loss import GlobalLoss
 
@@ -334,6 +336,34 @@ def loss(bench: Bench, num: int = 169_343, classes: int = 40, share: float = 0.5
     bench.row(f"loss: cross entropy of {index.numel()} rows", seconds, against_torch=seconds["torch"] / seconds["ours"])
 
 
+def words(bench: Bench, num: int = 30_000, depth: int = 8_000, width: int = 64) -> None:
+    """Products with rows that never change and are nearly all zero, their non-zeros listed once or looked for."""
+    draw = torch.Generator().manual_seed(7)
+    for share in (0.004, 0.05):
+        x = torch.rand(num, depth, generator=draw) * (torch.rand(num, depth, generator=draw) < share)
+        matrix, grad = torch.randn(depth, width, generator=draw), torch.randn(num, width, generator=draw)
+        by_row, by_column = (products.list_nonzeros(x, by_column) for by_column in (False, True))
+        assert by_row is not None and by_column is not None
+        sparse = scipy.sparse.csr_matrix(x.numpy())
+        transposed, right = sparse.T.tocsr(), grad.numpy()
+        sides: dict[str, Sides] = {
+            "product": {
+                "listed": lambda: products.product(x, matrix, lists=by_row),  # noqa: B023
+                "looked for": lambda: products.product(x, matrix),  # noqa: B023
+                "scipy": lambda: sparse @ matrix.numpy(),  # noqa: B023
+            },
+            "sum": {
+                "listed": lambda: products.reduce_product(grad, x, by_column),  # noqa: B023
+                "looked for": lambda: products.reduce_product(grad, x),  # noqa: B023
+                "scipy": lambda: transposed @ right,  # noqa: B023
+            },
+        }
+        for name, calls in sides.items():
+            seconds = bench.measure(calls)
+            ratios = {side: seconds[side] / seconds["listed"] for side in ("looked for", "scipy")}
+            bench.row(f"words: {name}, {share:.1%} not zero", seconds, **{f"{k}/listed": v for k, v in ratios.items()})
+
+
 def main() -> int:
     tuned_allocator()
     options = parse(__doc__.splitlines()[0] if __doc__ else None)
@@ -363,6 +393,8 @@ def main() -> int:
         elementwise(bench, copy)
     if bench.wanted("loss"):
         loss(bench)
+    if bench.wanted("words"):
+        words(bench)
     return bench.finish()
 
 
