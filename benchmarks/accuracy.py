@@ -7,7 +7,6 @@ on each. `--quick` runs one seed of the two smallest recipes. With `--json FILE`
 FILE.partial as it comes, and the same command, stopped and started again, goes on after those; FILE takes its place.
 """
 
-import json
 import os
 import statistics
 import tempfile
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Bench, parse
+from benchmarks.harness import Bench, Partial, parse
 from weft.config import make_config, merge, read_yaml
 from weft.graph import open_graph
 from weft.run import start
@@ -52,30 +51,6 @@ def run_once(recipe: dict[str, Any], workers: int, seed: int, split: int, folder
     extra = {"workers": workers, "threads": 1, "seed": seed, "train": {"split": split}, "run": str(folder)}
     summary = start(make_config(merge(recipe, extra)), overwrite=True, quiet=True).summary
     return 100 * float(summary[f"test_{summary['metric']}"])
-
-
-class Partial:
-    """Values of seeds that are done, kept in a file until all are: a later start with the same recipe takes them."""
-
-    def __init__(self, results: Path | None) -> None:
-        self._path = None if results is None else results.with_name(results.name + ".partial")
-        found = self._path is not None and self._path.exists()
-        self._rows: list[dict[str, Any]] = json.loads(self._path.read_text()) if self._path and found else []
-
-    def value(self, case: dict[str, Any]) -> float | None:
-        return next((row["value"] for row in self._rows if row["case"] == case), None)
-
-    def keep(self, case: dict[str, Any], value: float) -> None:
-        self._rows.append({"case": case, "value": value})
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = self._path.with_name(self._path.name + ".new")
-            fresh.write_text(json.dumps(self._rows, indent=1) + "\n")
-            fresh.replace(self._path)
-
-    def remove(self) -> None:
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
 
 
 def measure(bench: Bench, goal: Goal, partial: Partial) -> None:

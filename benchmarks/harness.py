@@ -141,6 +141,31 @@ class Bench:
         return 0 if all(bar.holds for bar in self.bars) else 1
 
 
+class Partial:
+    """Values that are measured already, kept in FILE.partial until all are there, so that a later start goes on."""
+
+    def __init__(self, results: Path | None) -> None:
+        self._path = None if results is None else results.with_name(results.name + ".partial")
+        found = self._path is not None and self._path.exists()
+        self._rows: list[dict[str, Any]] = json.loads(self._path.read_text()) if self._path and found else []
+
+    def value(self, case: dict[str, Any]) -> float | None:
+        """What was measured of the same case, all of its settings the same."""
+        return next((row["value"] for row in self._rows if row["case"] == case), None)
+
+    def keep(self, case: dict[str, Any], value: float) -> None:
+        self._rows.append({"case": case, "value": value})
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = self._path.with_name(self._path.name + ".new")
+            fresh.write_text(json.dumps(self._rows, indent=1) + "\n")
+            fresh.replace(self._path)
+
+    def remove(self) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
 def _seconds(call: Callable[[], object], repeats: int) -> float:
     start = time.perf_counter()
     for _ in range(repeats):

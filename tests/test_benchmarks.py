@@ -1,12 +1,14 @@
 """Every benchmark imports what the package has: none of them runs in the tests."""
 
 import importlib
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from benchmarks import gpu, harness
+from benchmarks import accuracy, gpu, harness
 
 NAMES = sorted(path.stem for path in (Path(__file__).parents[1] / "benchmarks").glob("*.py") if path.stem != "__init__")
 
@@ -34,3 +36,29 @@ def test_the_benchmark_of_gpus_takes_cases_by_a_word(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         harness.parse(argv=["--onyl", "spmm"])
     assert "unrecognized arguments: --onyl" in capsys.readouterr().err
+
+
+def test_accuracy_goes_on_after_the_seeds_that_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped at its third seed, the same command does that one and the rest; another recipe takes nothing of it."""
+    monkeypatch.setenv("WEFT_DATA", str(tmp_path))
+    monkeypatch.setattr(accuracy, "GOALS", (accuracy.Goal("cora-gcn", 80.0, "81.5", workers=(1,)),))
+    done: list[int] = []
+    stop = 2
+
+    def run_once(recipe: dict[str, Any], workers: int, seed: int, split: int, folder: Path) -> float:
+        if len(done) == stop:
+            raise KeyboardInterrupt
+        done.append(seed)
+        return 80.0 + seed
+
+    monkeypatch.setattr(accuracy, "run_once", run_once)
+    monkeypatch.setattr("sys.argv", ["accuracy", "--json", str(tmp_path / "found" / "a.json")])
+    with pytest.raises(KeyboardInterrupt):
+        accuracy.main()
+    kept = (tmp_path / "found" / "a.json.partial").read_text()
+    stop = 99
+    assert accuracy.main() == 0 and done == [0, 1, 2, 3, 4]
+    assert [path.name for path in (tmp_path / "found").iterdir()] == ["a.json"]
+    assert json.loads((tmp_path / "found" / "a.json").read_text())["rows"][0]["values"] == [80, 81, 82, 83, 84]
+    (tmp_path / "found" / "a.json.partial").write_text(kept.replace('"layers": 2', '"layers": 3'))
+    assert '"layers": 2' in kept and accuracy.main() == 0 and done[5:] == [0, 1, 2, 3, 4]
