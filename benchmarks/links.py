@@ -4,11 +4,11 @@
 
 A pair of packages of which one names the other is an edge; 5 % of the edges are for validation, 5 % for testing. Both
 sides learn a row of 32 for each package and two layers of SAGE, 32 wide, by Adam with rate 0.01, 20 epochs (a step
-each) over all other edges and as many pairs, with heads that are drawn evenly; the products of rows are scores. Of both,
-the rows that were best on validation (every fifth epoch) are judged by the same numpy computation: ROC AUC of the test
-edges and as many pairs of the same tails with heads that are drawn evenly, the same for both. Three seeds; the bar: weft
-at most one point below PyG. `--quick`: one seed, five epochs, no bar. With `--json FILE` values are kept in FILE.partial
-as they come, and the same command, stopped and started again, goes on after those.
+each) over all other edges and as many pairs, with heads that are drawn evenly; the products of rows are scores. Of
+both, the rows that were best on validation (every fifth epoch) are judged by the same numpy computation: ROC AUC of
+the test edges and as many pairs of the same tails with heads that are drawn evenly, the same for both. Three seeds;
+the bar: weft at most one point below PyG. `--quick`: one seed, five epochs, no bar. With `--json FILE` values are kept
+in FILE.partial as they come, and the same command, stopped and started again, goes on after those.
 """
 
 import statistics
