@@ -352,7 +352,8 @@ def _columns(path: Path, table: pa.Table | pa.RecordBatch, found: EdgeColumns) -
             raise UserError(f"{path} has a row without '{name}': every edge needs one")
     data = {} if found.weight is None else {"weight": to_numpy(table.column(found.weight))}
     if found.time is not None:
-        data["time"] = times_of_column(table.column(found.time), f"column '{found.time}' of {path}")
+        what = f"column '{found.time}' of {path}"
+        data["time"] = to_times(times_of_column(table.column(found.time), what), table.num_rows, what).numpy()
     return to_numpy(table.column(str(found.src))), to_numpy(table.column(str(found.dst))), data
 
 

@@ -20,7 +20,7 @@ from weft.graph.nodefile import Roles, find_roles, masks_of_roles
 from weft.graph.preparation import FeatureChoices, FeatureTable, Preparation, fit, prepared_batches
 from weft.graph.preparation.values import is_text, numbers_of, texts_of
 from weft.graph.tables import PARQUET, TEXT, TableFile, count_rows, kind_of, open_table, read_batches, to_numpy
-from weft.graph.times import times_of_column
+from weft.graph.times import times_of_column, to_times
 from weft.graph.vertexdata import SPLITS
 from weft.out_of_core.budget import pieces
 from weft.out_of_core.job import Job
@@ -154,7 +154,8 @@ def _write_plain(job: Job, source: Source, num_rows: int, folder: Path) -> list[
         if labels:
             labels.add(batch, rows)
         if times is not None:
-            times[rows] = times_of_column(batch.column(source.time), f"column '{source.time}' of {source.table.path}")
+            what = f"column '{source.time}' of {source.table.path}"
+            times[rows] = to_times(times_of_column(batch.column(source.time), what), batch.num_rows, what).numpy()
         if roles.split and masks:
             for name, mask in masks_of_roles(source.table.path, to_numpy(batch.column(roles.split))).items():
                 masks[name][rows] = mask
