@@ -32,15 +32,14 @@ _LOOK_UP: dict[str, Callable[[], str]] = {
 class Verb(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Runs the command. What all of them import comes first, without looks for garbage among what will stay."""
-        fresh = "torch" not in sys.modules
-        gc.disable()
-        try:
-            import weft.config  # noqa: F401
-            from weft.launch.processes import note_imports
-        finally:
-            gc.freeze()
-            gc.enable()
-        if fresh:
+        if "torch" not in sys.modules:
+            gc.disable()
+            try:
+                import weft.config  # noqa: F401
+                from weft.launch.processes import note_imports
+            finally:
+                gc.freeze()
+                gc.enable()
             note_imports()
         return super().invoke(ctx)
 
