@@ -30,19 +30,24 @@ def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
     return path
 
 
-def page(runs: Sequence[RunData]) -> str:
-    """The whole page as text."""
-    here = Path(__file__)
+def page(runs: Sequence[RunData], script: str = "") -> str:
+    """The whole page as text. `script` runs in it besides its own."""
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs side by side"
     about_training = [learning(runs), time(runs), functions(runs), traffic(runs)]
     sections = [*about_training, memory_and_partition(runs), cost(runs), settings(runs)]
+    return document(title, f"{header(runs, title)}{''.join(sections)}{footer(runs)}", script)
+
+
+def document(title: str, main: str, script: str = "") -> str:
+    """A page with this content, and all that it needs in itself."""
+    here = Path(__file__)
+    own = here.with_suffix(".js").read_text()
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)} · weft</title><style>{here.with_suffix('.css').read_text()}</style></head><body><main>"
-        f"{header(runs, title)}{''.join(sections)}{footer(runs)}"
-        f'</main><div id="tip" role="status" hidden></div><script>{here.with_suffix(".js").read_text()}</script>'
-        "</body></html>\n"
+        f"<title>{escape(title)} · weft</title><style>{here.with_suffix('.css').read_text()}</style></head>"
+        f'<body><main>{main}</main><div id="tip" role="status" hidden></div><script>{own}</script>'
+        f"{f'<script>{script}</script>' if script else ''}</body></html>\n"
     )
 
 
