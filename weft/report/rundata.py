@@ -1,7 +1,7 @@
 """What a report shows of a run, read from its folder; what is missing there is left out."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -239,14 +239,3 @@ def _load(folder: RunFolder, name: str) -> RunData:
         recording = attempt(lambda: parse_trace(content, folder.trace_file), None)
         trace = None if recording is None else one_epoch(recording["traceEvents"])
     return RunData(name, folder.path, config, records, summary, trace, problems)
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Settings as dotted keys and text, as --set takes them."""
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = "none" if value is None else str(value)
-    return flat
