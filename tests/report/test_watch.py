@@ -23,6 +23,7 @@ from weft.errors import UserError
 from weft.report.page import page
 from weft.report.rundata import load_runs
 from weft.report.watch import LivePage, Server
+from weft.training.runlock import hold_run
 
 WITHIN_SECONDS = 120
 TRAIN = ("--data", "synthetic:tiny", "--epochs", "1000000", "--set", "train.trace_epochs=0", "--set", "threads=1")
@@ -61,7 +62,7 @@ def read(address: str) -> str:
 
 
 def epochs_shown(text: str) -> int:
-    found = re.search(r"Unfinished after (\d+) epochs?", text)
+    found = re.search(r"In training, (\d+) epochs? so far", text)
     assert found, text[-2000:]
     return int(found[1])
 
@@ -92,7 +93,7 @@ def test_a_run_that_trains_is_shown_as_it_goes_on(tmp_path: Path, number: int, c
             wait_for_epochs(tmp_path / "run", first + 5)
             assert epochs_shown(read(address)) >= first + 5 and json.loads(read(f"{address}state")) != state
             watching.send_signal(number)
-            out, err = watching.communicate(timeout=60)
+            out, err = watching.communicate(timeout=WITHIN_SECONDS)
             assert watching.returncode == code and err == "", out + err
 
 
@@ -101,7 +102,7 @@ def test_in_a_browser_the_page_updates_itself_and_keeps_what_was_opened(tmp_path
     from tests.report.browser import find_chromium, open_tab
 
     find_chromium()
-    epochs = "Number(document.querySelector('.lead').textContent.match(/after (\\d+) epoch/)[1])"
+    epochs = "Number(document.querySelector('.lead').textContent.match(/training, (\\d+) epoch/)[1])"
 
     async def look(address: str) -> None:
         async with open_tab(address, tmp_path / "profile") as tab:
@@ -143,6 +144,16 @@ def test_a_page_is_made_when_a_file_has_changed_and_not_else(tmp_path: Path, mon
     assert live.text() == "page 2" and len(made) == 2
     live._seconds = 1.0
     assert live.state()["seconds"] == 20, "what takes long to make is asked for less often"
+
+
+def test_whether_a_run_trains_is_seen_from_its_lock(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run")
+    run.summary_file.unlink()
+    live = LivePage([run.path])
+    assert "Unfinished after" in live.text() and "was cut off" in live.text()
+    with hold_run(run.path):
+        assert "In training, " in live.text() and "was cut off" not in live.text()
+    assert "Unfinished after" in live.text(), "it was killed: no file has changed"
 
 
 def test_a_run_that_goes_away_is_a_sentence_on_the_page(tmp_path: Path, serving: list[Server]) -> None:

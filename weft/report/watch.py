@@ -20,10 +20,11 @@ from weft.report.page import document, page
 from weft.report.rundata import load_runs
 from weft.report.text import escape
 from weft.training.runfolder import RunFolder
+from weft.training.runlock import is_written
 
 HOST = "127.0.0.1"
 POLL_SECONDS = 2.0  # between two questions of a page
-SHARE = 0.05  # of a processor's time, at most, goes into making pages
+SHARE = 0.05  # of a processor's time, at most, goes into making pages for one browser
 _SCRIPT = Path(__file__).with_suffix(".js")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 
@@ -36,11 +37,12 @@ class LivePage:
         load_runs(self._runs)  # a folder that is no run is a mistake at the start
         self._lock = Lock()
         self._version, self._text = "", ""
-        self._seconds = 0.0
+        self._seconds = 0.0  # of a processor, that the last page took
 
     def version(self) -> str:
-        """Differs whenever a file that the page is made of does."""
-        return json.dumps([_stamp(file) for run in self._runs for file in _files(run)])
+        """Differs whenever a file that the page is made of does, and where a process begins or ends to write one."""
+        stamps = [_stamp(file) for run in self._runs for file in _files(run)]
+        return json.dumps([stamps, [is_written(run) for run in self._runs]])
 
     def state(self) -> dict[str, str | float]:
         """What a page that is open asks for: whether it is out of date, and when to ask again."""
@@ -51,9 +53,9 @@ class LivePage:
         with self._lock:
             version = self.version()  # before files are read: what changes meanwhile makes the next page
             if version != self._version:
-                started = time.perf_counter()
+                started = time.thread_time()
                 self._text, self._version = self._make(version), version
-                self._seconds = time.perf_counter() - started
+                self._seconds = time.thread_time() - started
             return self._text
 
     def _make(self, version: str) -> str:
