@@ -13,7 +13,7 @@ from weft.config import RunConfig, Setting, list_settings
 
 GROUPS = {  # every name of weft.__all__ has its place in one of them
     "Graphs": "Graph load ingest partition attach",
-    "Graphs of others": "from_edges from_pyg from_dgl from_networkx from_scipy from_pandas to_pyg",
+    "Graphs of others": "from_edges from_pyg from_dgl from_networkx from_scipy from_pandas to_pyg to_dgl",
     "Training": "train Run StopTraining",
     "What failed": "UserError RunFailed WorkerLost",
     "Layers of your own": "GraphView EdgeRows",
