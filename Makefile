@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WEFT := .venv/.weft
+DOCS := .venv/.docs
 TESTS := .venv/.tests
 # Tests start thousands of processes: without bytecode files each of them would compile all of weft again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-fast test-gpu chaos lint bench-setup clean
+.PHONY: setup demo docs test test-fast test-gpu chaos lint bench-setup clean
 setup: $(TESTS)
 
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard cmake/* src/* src/kernels/*)
@@ -53,6 +54,14 @@ chaos: setup
 
 demo: $(WEFT)
 	$(BIN)/weft demo
+
+$(DOCS): $(WEFT) pyproject.toml
+	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
+	touch $@
+
+# The site of docs/, into build/site; a link that leads nowhere is an error.
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # DGL and PyG, beside which the benchmarks run. --no-deps: what they need is there, and nothing may bring another torch.
 bench-setup: setup

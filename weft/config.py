@@ -31,7 +31,7 @@ from weft.strategy import (
 from weft.training.metrics import check_metric
 from weft.training.optim import OptimConfig
 from weft.training.ranking import check_rank_metric, is_rank_metric
-from weft.training.settings import EdgeConfig, LinkConfig, TrainConfig
+from weft.training.settings import EdgeConfig, LinkConfig, TrackConfig, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class RunConfig(BaseModel):
     memory: MemoryConfig = Field(default_factory=MemoryConfig)
     executor: ExecutorConfig = Field(default_factory=ExecutorConfig)
     partition: PartitionConfig = Field(default_factory=PartitionConfig)
+    track: TrackConfig = Field(default_factory=TrackConfig)
 
 
 def make_config(settings: Mapping[str, Any]) -> RunConfig:

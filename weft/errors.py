@@ -66,6 +66,8 @@ EXTRAS = {  # optional packages, and which of weft's extras brings them
     "aiohttp": "serverless",
     "awslambdaric": "serverless",
     "ray": "ray",
+    "mlflow": "trackers",
+    "wandb": "trackers",
 }
 
 

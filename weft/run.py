@@ -33,6 +33,7 @@ from weft.training.loop import OnRecord
 from weft.training.resume import peek
 from weft.training.runfolder import RunFolder, check_free
 from weft.training.runlock import hold_run, is_free
+from weft.training.tracking import check_trackers
 from weft.trust import TOKEN
 from weft.trust import record as record_trust
 
@@ -107,6 +108,7 @@ def start(
     if under_torchrun and restarts:
         raise UserError("under torchrun it is torchrun that starts workers again: use its --max-restarts, and --resume")
     named, path = not config.run, Path(config.run) if config.run else free_run_folder(config)
+    check_trackers(config.track)
     guard(config.deadline_seconds)
     data = config.data if graph is None else str(path / GRAPH)
     config = config.model_copy(update={"run": str(path), "data": data})

@@ -28,7 +28,7 @@ def fake_run(
     """A finished run; without a summary, one that crashed. `more`: what each record has besides."""
     config = {
         "data": "synthetic:arxiv",
-        "model": {"kind": model, "layers": 3, "hidden": 256, "dropout": 0.5},
+        "model": {"name": model, "layers": 3, "hidden": 256, "dropout": 0.5},
         "strategy": strategy,
         "comm": {"codec": codec, "deadline_seconds": 120},
         "workers": workers,

@@ -16,10 +16,11 @@ from weft.cli.show import dollars
 from weft.errors import UserError
 from weft.report.lines import MAX_POINTS, Line, line_plot, thin
 from weft.report.page import write_report
-from weft.report.rundata import flatten, load_runs
+from weft.report.rundata import load_runs
 from weft.report.spans import one_epoch
 from weft.report.text import format_bytes, format_number, format_percent, format_seconds, log_ticks, tick_texts, ticks
 from weft.serverless.prices import price, read_prices
+from weft.training.plain import flatten
 from weft.training.runfolder import RunFolder
 
 VOID = {"meta", "br", "path", "input", "img", "link"}

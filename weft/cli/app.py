@@ -12,7 +12,7 @@ import typer
 from weft import __version__
 from weft.cli.about import doctor, settings
 from weft.cli.data import ingest, partition
-from weft.cli.results import evaluate, export, inspect, predict, report
+from weft.cli.results import evaluate, export, inspect, predict, report, watch
 from weft.cli.train import demo, plan, train
 from weft.cli.verb import Verb
 from weft.disk.space import sentence_for
@@ -47,7 +47,10 @@ def weft(
     pass
 
 
-VERBS = (ingest, partition, train, plan, evaluate, export, predict, report, inspect, settings, doctor, demo, worker)
+VERBS = (
+    *(ingest, partition, train, plan, evaluate, export, predict, report, watch),
+    *(inspect, settings, doctor, demo, worker),
+)
 for verb in VERBS:
     app.command(cls=Verb)(verb)
 app.add_typer(functions, name="lambda")

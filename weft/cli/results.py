@@ -1,6 +1,7 @@
 """The verbs about what is there: a run's results, and what a graph, a partition or a run is."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -222,6 +223,22 @@ def report(
         raise UserError(f"{out} exists already: choose another --out, or pass --overwrite")
     write_report(runs, target)
     console.print(f"report  {target}", highlight=False, soft_wrap=True)
+
+
+def watch(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, laid side by side.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: the system chooses one.")] = 0,
+) -> None:
+    """Serve the report of runs while they train, to browsers of this machine; the page updates itself. Ctrl-C ends it.
+
+    [dim]weft watch my-run[/dim]
+    """
+    from weft.report.watch import LivePage, Server
+
+    with Server(LivePage(runs), port) as server:
+        console.print(f"watching {', '.join(map(str, runs))} at {server.address}", highlight=False, soft_wrap=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 def inspect(

@@ -36,6 +36,9 @@ def train(
     restarts: Annotated[
         int, typer.Option(min=0, help="Go on so many times by itself after a worker was lost or killed.")
     ] = 0,
+    track: Annotated[
+        str | None, typer.Option(help="Trackers that are told of the run: tensorboard, mlflow, wandb, with commas.")
+    ] = None,
     settings: Settings = None,
 ) -> None:
     """Train a model, over the full graph or on minibatches.
@@ -55,6 +58,7 @@ def train(
     chosen = _choose(
         config, settings, before, trust, data=data, strategy=strategy, workers=workers, seed=seed, run=run and str(run),
         model=model and {"name": model}, train=epochs and {"epochs": epochs},
+        track=track and {"to": [name.strip() for name in track.split(",")]},
     )  # fmt: skip
     if before and model is None and run is not None:
         _refuse_foreign_code(run, before, trust)

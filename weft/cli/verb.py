@@ -44,10 +44,15 @@ class Verb(TyperCommand):
         return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        for option in self.params:
-            text = getattr(option, "help", None) or ""
-            for place, look_up in _LOOK_UP.items():
-                if place in text:
-                    text = text.replace(place, look_up())
-                    option.help = text  # type: ignore[attr-defined]
+        complete_help(self)
         super().format_help(ctx, formatter)
+
+
+def complete_help(verb: Verb) -> None:
+    """Puts the names that are looked up into the help texts of a command's options."""
+    for option in verb.params:
+        text = getattr(option, "help", None) or ""
+        for place, look_up in _LOOK_UP.items():
+            if place in text:
+                text = text.replace(place, look_up())
+                option.help = text  # type: ignore[attr-defined]

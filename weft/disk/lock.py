@@ -55,6 +55,23 @@ def try_lock(file: Path) -> int | None:
     return None
 
 
+def is_held(file: Path) -> bool:
+    """Whether a process holds the lock of a file; asked without taking it for longer than that."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # a file system without locks does not say
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def release(descriptor: int, file: Path) -> None:
     """Removes the file while the lock is held, so that nobody else's file is removed."""
     with suppress(OSError):

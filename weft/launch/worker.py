@@ -31,6 +31,7 @@ from weft.launch.process import scoped_process_state
 from weft.layers import Given, Stack, add_embedding, build_model, edges_to_read, traits_of
 from weft.partitioning import Shard, read_partition
 from weft.prepare import hold_out, labelled_edges, open_shard, parts_folder, parts_per_worker, preparation_of
+from weft.report.page import write_report
 from weft.sample import PartitionBook
 from weft.strategy import check_exchange, make_format, make_schedule
 from weft.training.advice import advise, unread_edge_data
@@ -53,6 +54,7 @@ from weft.training.steps import FullGraph, Steps
 from weft.training.summary import summarise
 from weft.training.timed import MomentRows, refuse_full_graph, sees_of
 from weft.training.trace import Trace, merge_files
+from weft.training.tracking import Tracked, tracked
 
 EXIT_INTERRUPTED = 143
 CONFIG = "config.json"  # the name of the document in which the launcher passes the settings
@@ -308,7 +310,28 @@ def train(
     """Trains, and writes the summary; returns the exit code. `on_record` as in `weft.training.loop.Task`."""
     started = time.perf_counter()
     worker = open_worker(run, config, training=True, given=given)
+    leads, settings = worker.comm.worker == 0, worker.config.model_dump(mode="json")
+    opened = tracked(settings, worker.folder, worker.comm.device, resume) if leads else nullcontext(Tracked())
+    with opened as trackers:
+        summary = _train(worker, resume, quiet, on_record, trackers, started)
+        worker.comm.barrier("end")
+        worker.comm.close()
+        if trackers.any:  # last, since nobody waits any more
+            report = write_report([run], worker.folder.report_file)
+            trackers.end(summary["status"], summary, [report])
+    return EXIT_INTERRUPTED if summary["status"] == "interrupted" else 0
+
+
+def _train(
+    worker: Worker, resume: bool, quiet: bool, on_record: OnRecord | None, trackers: Tracked, started: float
+) -> dict[str, Any]:
+    """Trains a worker that is set up, and returns the summary, which worker 0 has written."""
     config, comm = worker.config, worker.comm
+
+    def on_epoch(record: dict[str, Any]) -> None:
+        console.update(record)
+        trackers.epoch(record)
+
     shows = comm.worker == 0 and not quiet
     drawn_by_weight = config.exchange.plan != "full" and config.sample.method == "weighted"
     warnings = unread_edge_data(worker.model, config.model, worker.graph.shard, drawn_by_weight)
@@ -331,7 +354,7 @@ def train(
             config.model_dump(mode="json"),
             worker.identity,
             on_step=console.step,
-            on_epoch=console.update,
+            on_epoch=on_epoch,
             trace=trace,
             on_record=on_record,
         )
@@ -357,9 +380,7 @@ def train(
         worker.folder.close()
     if shows:
         print_rows(str(worker.folder.path), run_rows(summary | {"notes": advice}))  # others have been printed
-    comm.barrier("end")
-    comm.close()
-    return EXIT_INTERRUPTED if outcome.status == "interrupted" else 0
+    return summary
 
 
 def _notes_of_data(worker: Worker) -> list[str]:

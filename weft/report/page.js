@@ -29,7 +29,7 @@
   document.addEventListener("scroll", hide, { passive: true });
 
   // Curves show the nearest epoch of every line.
-  for (const box of document.querySelectorAll("[data-plot]")) {
+  const follow = (box) => {
     const lines = JSON.parse(box.dataset.plot);
     const cross = make("i", "cross hidden");
     const marks = lines.map((line) => make("i", `at ${line.c} hidden`));
@@ -63,16 +63,30 @@
       place(event);
     });
     box.addEventListener("pointerleave", clear);
-  }
+  };
 
   // A run's name shows or hides it everywhere.
-  for (const button of document.querySelectorAll(".runs button")) {
+  const show = (button) => {
+    const run = Number(button.dataset.toggle);
+    const off = hidden.has(run);
+    button.setAttribute("aria-pressed", String(!off));
+    document.querySelectorAll(`[data-run="${run}"]`).forEach((e) => e.classList.toggle("hidden", off));
+  };
+  const toggle = (button) => {
     button.addEventListener("click", () => {
       const run = Number(button.dataset.toggle);
-      const off = !hidden.has(run);
-      if (off) hidden.add(run); else hidden.delete(run);
-      button.setAttribute("aria-pressed", String(!off));
-      document.querySelectorAll(`[data-run="${run}"]`).forEach((e) => e.classList.toggle("hidden", off));
+      if (hidden.has(run)) hidden.delete(run); else hidden.add(run);
+      show(button);
     });
-  }
+    if (hidden.has(Number(button.dataset.toggle))) show(button);
+  };
+
+  // A page that `weft watch` serves gets new content while it is open.
+  const bind = () => {
+    hide();
+    document.querySelectorAll("[data-plot]").forEach(follow);
+    document.querySelectorAll(".runs button").forEach(toggle);
+  };
+  document.addEventListener("newcontent", bind);
+  bind();
 })();

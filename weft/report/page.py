@@ -30,19 +30,24 @@ def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
     return path
 
 
-def page(runs: Sequence[RunData]) -> str:
-    """The whole page as text."""
-    here = Path(__file__)
+def page(runs: Sequence[RunData], script: str = "") -> str:
+    """The whole page as text. `script` runs in it besides its own."""
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs side by side"
     about_training = [learning(runs), time(runs), functions(runs), traffic(runs)]
     sections = [*about_training, memory_and_partition(runs), cost(runs), settings(runs)]
+    return document(title, f"{header(runs, title)}{''.join(sections)}{footer(runs)}", script)
+
+
+def document(title: str, main: str, script: str = "") -> str:
+    """A page with this content, and all that it needs in itself."""
+    here = Path(__file__)
+    own = here.with_suffix(".js").read_text()
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)} · weft</title><style>{here.with_suffix('.css').read_text()}</style></head><body><main>"
-        f"{header(runs, title)}{''.join(sections)}{footer(runs)}"
-        f'</main><div id="tip" role="status" hidden></div><script>{here.with_suffix(".js").read_text()}</script>'
-        "</body></html>\n"
+        f"<title>{escape(title)} · weft</title><style>{here.with_suffix('.css').read_text()}</style></head>"
+        f'<body><main>{main}</main><div id="tip" role="status" hidden></div><script>{own}</script>'
+        f"{f'<script>{script}</script>' if script else ''}</body></html>\n"
     )
 
 
@@ -95,7 +100,7 @@ def graph_of(run: RunData) -> str:
 def subject(run: RunData) -> str:
     """Model and graph."""
     model = run.summary.get("model") or run.config.get("model") or "A model"
-    model = str(model.get("kind", "A model") if isinstance(model, dict) else model)
+    model = str(model.get("name", "A model") if isinstance(model, dict) else model)
     text = f"{model.upper() if len(model) <= 4 else model} on {graph_of(run)}"
     graph = run.summary.get("graph")
     if isinstance(graph, dict) and number(graph.get("num_nodes")) and number(graph.get("num_edges")):
@@ -112,6 +117,8 @@ def describe(run: RunData) -> str:
     strategy = run.summary.get("strategy") or run.config.get("strategy")
     if isinstance(strategy, str):
         text += f", strategy {strategy}"
+    if run.status == "training":
+        return f"{text}. In training, {run.num_epochs} epoch{'s' if run.num_epochs != 1 else ''} so far."
     return f"{text}. {run.status.capitalize()} after {run.num_epochs} epoch{'s' if run.num_epochs != 1 else ''}."
 
 
@@ -120,10 +127,10 @@ def _troubles(run: RunData, num_runs: int) -> list[str]:
     texts = [who + text for text in run.problems]
     if run.status == "unfinished":
         texts.append(
-            f"{who}There is no summary: the run is still going on or was cut off. "
+            f"{who}There is no summary: the run was cut off, or goes on where that cannot be seen from here. "
             f"What it recorded up to epoch {run.num_epochs} is shown."
         )
-    elif run.status != "finished":
+    elif run.status not in ("finished", "training"):
         texts.append(f"{who}The run was {run.status}; what it recorded up to epoch {run.num_epochs} is shown.")
     if run.diverged_at() is not None:
         texts.append(f"{who}The loss is not a number from epoch {run.diverged_at()} on: the training diverged.")

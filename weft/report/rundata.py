@@ -1,7 +1,7 @@
 """What a report shows of a run, read from its folder; what is missing there is left out."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from weft.report.spans import EpochTrace, one_epoch
 from weft.report.values import mapping, number, numbers
 from weft.training.metrics import lower_is_better
 from weft.training.runfolder import Record, RunFolder
+from weft.training.runlock import is_written
 from weft.training.trace import parse_trace
 
 TaskTimes = dict[tuple[str, str], dict[str, float]]
@@ -29,11 +30,14 @@ class RunData:
     summary: dict[str, Any]
     trace: EpochTrace | None
     problems: list[str] = field(default_factory=list)
+    is_training: bool = False  # a process writes it, as far as can be seen from here
 
     @property
     def status(self) -> str:
         status = self.summary.get("status")
-        return str(status) if status else ("finished" if self.summary else "unfinished")
+        if not self.summary:
+            return "training" if self.is_training else "unfinished"
+        return str(status) if status else "finished"
 
     @property
     def warnings(self) -> list[str]:
@@ -222,6 +226,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 def _load(folder: RunFolder, name: str) -> RunData:
     problems: list[str] = []
+    is_training = is_written(folder.path)  # before its files are read: it may end meanwhile
 
     def attempt(read: Any, otherwise: Any) -> Any:
         try:
@@ -238,15 +243,4 @@ def _load(folder: RunFolder, name: str) -> RunData:
     if content is not None:
         recording = attempt(lambda: parse_trace(content, folder.trace_file), None)
         trace = None if recording is None else one_epoch(recording["traceEvents"])
-    return RunData(name, folder.path, config, records, summary, trace, problems)
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Settings as dotted keys and text, as --set takes them."""
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = "none" if value is None else str(value)
-    return flat
+    return RunData(name, folder.path, config, records, summary, trace, problems, is_training)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from weft.report.rundata import RunData, flatten
+from weft.report.rundata import RunData
 from weft.report.style import (
     NOTHING,
     color,
@@ -12,6 +12,7 @@ from weft.report.style import (
 from weft.report.text import (
     escape,
 )
+from weft.training.plain import flatten
 
 
 def settings(runs: Sequence[RunData]) -> str:

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import IO
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DT_STRING
 
 
 class EventFile:
@@ -35,6 +38,13 @@ class EventFile:
         now = time.time()
         values = [Summary(value=[Summary.Value(tag=tag, simple_value=value)]) for tag, value in scalars.items()]
         self._write([Event(wall_time=now, step=step, summary=value) for value in values])
+
+    def add_text(self, tag: str, text: str) -> None:
+        """A text in Markdown, which TensorBoard shows under "Text"."""
+        content = TensorProto(dtype=DT_STRING, string_val=[text.encode()], tensor_shape=TensorShapeProto())
+        about = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+        value = Summary.Value(tag=f"{tag}/text_summary", tensor=content, metadata=about)
+        self._write([Event(wall_time=time.time(), summary=Summary(value=[value]))])
 
     def close(self) -> None:
         self._file.close()

@@ -20,7 +20,7 @@ BLOCK_NUMBERS = 1 << 22  # rows are read so many numbers at a time
 NAMED = 3  # settings that an error names
 
 # Sections and keys that may differ between a checkpoint and the run that goes on from it.
-FREE_SECTIONS = ("partition", "memory")
+FREE_SECTIONS = ("partition", "memory", "track")
 FREE = {
     "": ("data", "run", "strategy", "workers", "threads", "device", "deadline_seconds"),
     "train": ("epochs", "eval_every", "patience", "checkpoint_every", "trace_epochs", "cache_input"),

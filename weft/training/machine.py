@@ -46,6 +46,12 @@ def peak_rss_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def rss_bytes() -> int:
+    """The physical memory this process holds now; where the system does not say, the most it has held."""
+    known = _status_bytes("VmRSS:")
+    return peak_rss_bytes() if known is None else known
+
+
 def peak_gpu_bytes(device: torch.device) -> int:
     """The most that tensors of this process have held of a GPU's memory; 0 for the CPU."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0

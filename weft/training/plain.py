@@ -23,3 +23,25 @@ def plain(value: Any) -> Any:
 
 def to_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Settings as dotted keys and text, as --set takes them."""
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = "none" if value is None else str(value)
+    return flat
+
+
+def flat_numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers of an epoch's record but its own, those of a part as PART/NAME."""
+    found: dict[str, float] = {}
+    for name, value in record.items():
+        entries = {f"{name}/{key}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
+        for key, one in entries.items():
+            if key != "epoch" and isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one):
+                found[key] = float(one)
+    return found

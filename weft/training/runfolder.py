@@ -7,6 +7,7 @@
     trace.json       where the time went, for Chrome, Perfetto and the report
     tensorboard/     the same curves for TensorBoard
     report.html      the page that `weft report` makes of it
+    track.json       which runs of trackers this one is
 
 Worker 0 creates the folder and writes it; anyone may read it, while the run lasts or after it crashed.
 """
@@ -49,7 +50,9 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.trace_file = self.path / "trace.json"
         self.tensorboard = self.path / "tensorboard"
+        self.system_events = self.tensorboard / "system"
         self.report_file = self.path / "report.html"
+        self.track_file = self.path / "track.json"
         self._metrics: IO[str] | None = None
         self._events: Events | None = None
         self._purge_events_from: int | None = None
@@ -259,7 +262,10 @@ class RunFolder:
 _SEAL = re.compile(r"# weft run, sha256 ([0-9a-f]+)\n")  # the first line of settings that a run has written
 _SUMS, _DIGEST = "file_sha256", "summary_sha256"
 _SEALS = (_SUMS, _DIGEST)
-_OWN_FILES = ("config_file", "metrics_file", "summary_file", "checkpoints", "trace_file", "tensorboard", "report_file")
+_OWN_FILES = (
+    *("config_file", "metrics_file", "summary_file", "checkpoints", "trace_file", "system_events", "tensorboard"),
+    *("report_file", "track_file"),
+)
 _OWN_PATTERNS = ("epoch-*", ".epoch-*.partial", "events.out.tfevents.*")  # in the folders among them
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from weft.disk import hold, writing
+from weft.disk import hold, is_held, writing
 from weft.disk.output import clear_leftovers, remove
 
 LOCK = ".weft-lock"
@@ -19,6 +19,11 @@ def is_free(path: Path) -> bool:
 def _is_leftover(name: str) -> bool:
     """Whether an entry is left of a run that ended before it had written its settings."""
     return name == LOCK or (name.startswith(".") and name.endswith(".partial"))
+
+
+def is_written(path: Path) -> bool:
+    """Whether a process trains the run in this folder now."""
+    return is_held(path / LOCK)
 
 
 @contextmanager

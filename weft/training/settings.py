@@ -44,6 +44,15 @@ class TrainConfig(BaseModel):
     trace_epochs: int = Field(3, ge=0, description="epochs, from the second on, whose timeline is recorded")
 
 
+class TrackConfig(BaseModel):
+    """Which trackers are told of the run, beside its folder (docs/watching.md)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    to: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = Field((), description="the trackers, by name")
+    project: str = Field("weft", min_length=1, description="experiment of MLflow, project of Weights & Biases")
+
+
 class LinkConfig(BaseModel):
     """Which edges are kept from training (train.task=links), and which pairs that are none stand beside each."""
 
