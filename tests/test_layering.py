@@ -46,6 +46,7 @@ ROOMS = (
     "weft.export",
     "weft.linkscores",
     "weft.out_of_core",
+    "weft.submit",
     "weft",
     "weft.cli",
     "weft.__main__",
