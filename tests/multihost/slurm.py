@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=2
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -81,6 +82,14 @@ class Slurm:
         """What `scontrol show job` says: JobState, Restarts, Reason."""
         shown = dict(word.split("=", 1) for word in self.call("scontrol", "show", "job", job).split() if "=" in word)
         return shown[name]
+
+    def wait_for(self, job: str, states: Sequence[str], seconds: float) -> str:
+        """Waits until a job is in one of these states, and returns it. It asks seldom: each time starts a process."""
+        until = time.monotonic() + seconds
+        while (state := self.field(job, "JobState")) not in states:
+            assert time.monotonic() < until, f"job {job} is {state} after {seconds:g} s\n{self.logs()}"
+            time.sleep(1)
+        return state
 
     def logs(self) -> str:
         return "\n".join(f"--- {log.name}\n{log.read_text()[-3000:]}" for log in self.folder.glob("*.log"))

@@ -21,6 +21,8 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
+ENDS = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY")
+PAUSE_SECONDS = 0.2  # of an epoch: Slurm's signal comes 60 to 100 s after the start, and the run must last longer
 MODEL = """
 import os, time
 from torch import nn
@@ -57,7 +59,7 @@ def _submit(slurm: Slurm, folder: Path, settings: Path, *options: str) -> str:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
         "GLOO_SOCKET_IFNAME": "lo",
-        "PAUSE_SECONDS": "0.1",
+        "PAUSE_SECONDS": str(PAUSE_SECONDS),
     }
     command = [sys.executable, "-m", "weft", "submit", "slurm", str(settings), "--nodes", "2", *options]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
@@ -77,17 +79,16 @@ def _epochs(run: Path) -> int:
 def test_a_run_goes_on_after_its_time_limit_to_the_same_weights(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "slow_model.py").write_text(MODEL)
     weft.partition("synthetic:demo", 2, tmp_path / "parts", method="random")
-    epochs = 600
+    epochs = 550
     with cluster(tmp_path / "slurm") as slurm:
         job = _submit(slurm, tmp_path, _settings(tmp_path, "run", epochs), "--time", "4m")
         assert slurm.field(job, "NumNodes") == "2" and slurm.field(job, "TimeLimit") == "00:04:00"
         assert 0.9 < float(slurm.field(job, "MinMemoryNode").rstrip("MG")) < 4000  # estimated: no --memory
-        ends = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY")
         try:
-            wait_until(lambda: slurm.field(job, "JobState") in ends, seconds=600)
+            state = slurm.wait_for(job, ENDS, seconds=700)
         finally:
             print(_output(tmp_path, "run"))
-        assert slurm.field(job, "JobState") == "COMPLETED", slurm.logs()
+        assert state == "COMPLETED", slurm.logs()
         assert int(slurm.field(job, "Restarts")) >= 1, "the time limit came before the run had ended"
     assert "the run was interrupted" in _output(tmp_path, "run")
     assert left(tmp_path / "slurm") == []
@@ -108,10 +109,13 @@ def test_a_job_that_is_cancelled_stays_so(tmp_path: Path) -> None:
         try:
             wait_until(lambda: _epochs(tmp_path / "run") >= 3, seconds=180)
             slurm.call("scancel", job)
-            wait_until(lambda: slurm.field(job, "JobState") == "CANCELLED", seconds=60)
-            wait_until(lambda: not slurm.call("squeue", "-h"), seconds=120)
+            slurm.wait_for(job, ["CANCELLED"], seconds=60)
+            until = time.monotonic() + 120
+            while slurm.call("squeue", "-h"):
+                assert time.monotonic() < until, "it is still being ended"
+                time.sleep(1)
         finally:
             print(_output(tmp_path, "run"), slurm.logs())
-        time.sleep(5)  # longer than Slurm waits before it starts what is queued again
+        time.sleep(8)  # longer than Slurm waits before it starts what is queued again
         assert slurm.field(job, "JobState") == "CANCELLED" and slurm.field(job, "Restarts") == "0"
         assert [pid for pid in left(tmp_path / "slurm") if "weft" in Path(f"/proc/{pid}/cmdline").read_text()] == []
