@@ -12,9 +12,10 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
 IMAGE = "registry.example.com/weft:0.1.0"
+RUN = f"{EXAMPLES}/cluster.yaml --nodes 2 --memory 64G"
 COMMANDS = {
-    "slurm.sh": f"weft submit slurm {EXAMPLES}/cluster.yaml --nodes 2 --memory 64G --dry-run",
-    "kubernetes.yaml": f"weft submit kubernetes {EXAMPLES}/cluster.yaml --nodes 2 --memory 64G --image {IMAGE} --dry-run",
+    "slurm.sh": f"weft submit slurm {RUN} --dry-run",
+    "kubernetes.yaml": f"weft submit kubernetes {RUN} --image {IMAGE} --dry-run",
 }
 
 
@@ -23,7 +24,9 @@ def test_examples_are_what_the_command_prints(
     example: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", COMMANDS[example].split())
-    cli.main()
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
     printed = capsys.readouterr().out
     assert printed == (EXAMPLES / example).read_text(), f"write it again: {COMMANDS[example]} > docs/examples/{example}"
 

@@ -8,7 +8,7 @@ import pytest
 import weft
 from weft.config import make_config
 from weft.errors import UserError
-from weft.estimate.footprint import worker_load
+from weft.estimate.footprint import estimate_bytes, worker_load
 from weft.estimate.hosts import AGENT_BYTES, SPARE, HeldParts, host_bytes
 from weft.layers import build_model
 from weft.partitioning import load_shard, read_partition
@@ -58,8 +58,6 @@ def test_memory_is_estimated_from_the_parts_as_a_worker_counts_them(parts: Path)
         held = HeldParts(counts.nodes, counts.halo, counts.edges, info.num_classes, 0, 0)
         loads.append(worker_load(config, shard, model, info.num_features))
         assert loads[-1] == worker_load(config, held, model, info.num_features)
-    from weft.estimate.footprint import estimate_bytes
-
     needs = [estimate_bytes(load, config.exchange, config.memory) for load in loads]
     for each in (1, 2, 4):
         largest = max(sum(needs[first : first + each]) for first in range(0, 4, each))
@@ -104,5 +102,5 @@ def test_mistakes_are_one_sentence(settings: dict[str, Any], hosts: Hosts, words
 
 def test_more_workers_than_parts_are_refused(parts: Path) -> None:
     for memory in (None, "8G"):
-        with pytest.raises(UserError, match="5 workers were asked for but .* has 4 parts"):
+        with pytest.raises(UserError, match=r"5 workers were asked for but .* has 4 parts"):
             plan_job({**SETTINGS, "data": str(parts)}, Hosts(5, 1, memory=memory))

@@ -89,7 +89,7 @@ def test_options_name_what_the_run_needs() -> None:
 
 def test_settings_cannot_end_the_text_that_they_stand_in(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    text = text_for(run, model={"name": "sage"}) + ""
+    text = text_for(run, model={"name": "sage"})
     assert text.count("END_OF_SETTINGS\n") == 1
     sly = plan_job(
         {"data": "/shared/parts", "run": str(run), "link": {"val_edges": "/a"}}, Hosts(1, memory="1G")

@@ -96,4 +96,7 @@ def sampled_bytes(config: RunConfig, load: WorkerLoad, num_nodes: int) -> int:
     hidden = load.widths[1:]
     step = rows * (3 * sum(hidden) + load.widths[0] + 4 * max(hidden)) * load.itemsize
     places = num_nodes * (torch.int32.itemsize + 1)  # where every vertex lies, and a mark for it
-    return resting + int(step) + places + int((config.sample.memory_mib + config.sample.hot_mib) * (1 << 20))
+    whole = num_nodes * load.widths[0] * load.itemsize  # the rows of all vertices: no macrobatch holds more
+    coming = min(config.sample.memory_mib * (1 << 20), 2 * whole)  # the one that is trained on, and the next
+    hot = min(config.sample.hot_mib * (1 << 20), whole)
+    return resting + int(step + coming + hot) + places
