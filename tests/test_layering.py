@@ -46,8 +46,8 @@ ROOMS = (
     "weft.export",
     "weft.linkscores",
     "weft.out_of_core",
-    "weft.submit",
     "weft",
+    "weft.submit",
     "weft.cli",
     "weft.__main__",
 )

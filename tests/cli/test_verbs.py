@@ -239,7 +239,7 @@ def test_a_run_is_not_submitted_before_it_can_start(weft, tmp_path, monkeypatch)
             (["--run", "r"], "run is r, which every machine looks for"),
             (["--run", f"{tmp_path}/r"], "give --memory"),
             (["--run", f"{tmp_path}/r", "--memory", "2G"], f"there is no {program}"),
-            (["--run", f"{tmp_path}/r", "--memory", "2G", "--set", "model.name=gnc"], "did you mean 'gcn'?"),
+            (["--run", f"{tmp_path}/r", "--memory", "2G", "--set", "model.name=gatt"], "did you mean 'gat'?"),
         ):
             code, out, err = weft(*submit, *options)
             assert code == 2 and out == "" and words in err and err.count("\n") == 1, err

@@ -16,7 +16,7 @@ import yaml
 from weft.config import RunConfig, make_config, merge
 from weft.errors import UserError
 from weft.estimate.hosts import host_bytes
-from weft.graph.datasets import known_names
+from weft.graph.datasets import PYG_PREFIX, data_folder, known_names
 from weft.graph.synthetic import PREFIX
 from weft.out_of_core import parse_bytes
 from weft.partitioning.info import check_workers, read_partition
@@ -150,8 +150,7 @@ def _paths(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Key and value of every setting of the run that is a path."""
     assert config.run is not None
     yield "run", config.run
-    named = config.data.startswith(PREFIX) or (not os.path.exists(config.data) and config.data in known_names())
-    if not named:
+    if not is_data_set(config.data):
         yield "data", config.data
     given = {
         "link.val_edges": config.link.val_edges,
@@ -160,6 +159,13 @@ def _paths(config: RunConfig) -> Iterator[tuple[str, str]]:
         "executor.prices": config.executor.prices,
     }
     yield from ((key, path) for key, path in given.items() if path is not None)
+
+
+def is_data_set(data: str) -> bool:
+    """Whether a run's data are named, and not where something lies."""
+    if os.path.exists(data):
+        return False
+    return data.startswith((PREFIX, PYG_PREFIX)) or data in known_names() or (data_folder() / data).is_dir()
 
 
 def _name(text: str) -> str:

@@ -15,8 +15,7 @@ import yaml
 
 from weft import __version__
 from weft.errors import UserError
-from weft.graph.synthetic import PREFIX
-from weft.submit.job import MEETING_SECONDS, ClusterJob, seconds_of
+from weft.submit.job import MEETING_SECONDS, ClusterJob, is_data_set, seconds_of
 from weft.submit.programs import call
 
 PORT = 29400
@@ -160,7 +159,7 @@ def _check_mount(job: ClusterJob, mount: str) -> None:
     if not os.path.isabs(mount) or os.path.normpath(mount) in ("/", SETTINGS_FOLDER):
         raise UserError(f"--mount is {mount}: give the whole path of a folder of its own, such as /shared")
     paths = {"run": job.run}
-    if os.path.isabs(job.data) and not job.data.startswith(PREFIX):
+    if not is_data_set(job.data):
         paths["data"] = job.data
     for key, path in paths.items():
         if os.path.commonpath([os.path.normpath(path), os.path.normpath(mount)]) != os.path.normpath(mount):
