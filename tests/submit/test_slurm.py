@@ -22,7 +22,7 @@ def text_for(run: Path | str, limits: Limits | None = None, **settings: Any) -> 
     return script(job, limits or Limits())
 
 
-def play(folder: Path, text: str, torchrun: str = "exit 0", state: str = "RUNNING") -> tuple[int, list[list[str]]]:
+def play(folder: Path, text: str, torchrun: str = "exit 0") -> tuple[int, list[list[str]]]:
     """Runs a script on two nodes; gives its exit code and the words of every call of torchrun and scontrol."""
     programs, calls = folder / "bin", folder / "calls"
     calls.unlink(missing_ok=True)
@@ -30,7 +30,6 @@ def play(folder: Path, text: str, torchrun: str = "exit 0", state: str = "RUNNIN
     each = 'while [ "$1" != bash ]; do shift; done; for SLURM_NODEID in 0 1; do export SLURM_NODEID; "$@" || c=$?; done'
     stand_in(programs, "srun", f"{each}; exit ${{c:-0}}")
     stand_in(programs, "scontrol", f'if [ "$1" = show ]; then echo node7; echo node8; else {note}; fi')
-    stand_in(programs, "squeue", f"echo {state}")
     stand_in(programs, "torchrun", f"{note}; {torchrun}")
     variables = {
         "PATH": f"{programs}:{os.environ['PATH']}",
@@ -70,8 +69,6 @@ def test_it_queues_itself_again_after_an_interruption_only(tmp_path: Path) -> No
     code, calls = play(tmp_path, text, interrupted(run))
     assert code == 1 and calls[-1] == ["scontrol", "", "requeue", "123"]
     code, calls = play(tmp_path, text, "exit 1")  # a failure; the summary of the time before still lies there
-    assert code == 1 and [words[0] for words in calls] == ["torchrun", "torchrun"]
-    code, calls = play(tmp_path, text, interrupted(run), state="CANCELLED")
     assert code == 1 and [words[0] for words in calls] == ["torchrun", "torchrun"]
 
 

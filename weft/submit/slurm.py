@@ -117,11 +117,10 @@ code=0
 srun --kill-on-bad-exit=0 --cpus-per-task="$SLURM_CPUS_PER_TASK" \\
     bash -c 'PET_NODE_RANK=$SLURM_NODEID exec "$@"' _ "${{torchrun[@]}}" -m -- "${{weft[@]}}" || code=$?
 
-# The signal before the time limit came and the checkpoint is written: go on in a new allocation. A job that was
-# cancelled runs no longer, and stays so.
+# The signal before the time limit came and the checkpoint is written: go on in a new allocation. (A job that is
+# cancelled does not come here: Slurm signals this script, too, which ends it.)
 if [ "$code" -ne 0 ] && [ "$(summary)" != "$before" ] &&
-    grep -qs '"status": "interrupted"' "$run/summary.json" &&
-    [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T)" = RUNNING ]; then
+    grep -qs '"status": "interrupted"' "$run/summary.json"; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"
