@@ -39,7 +39,7 @@ def play(folder: Path, text: str, torchrun: str = "exit 0") -> tuple[int, list[l
         "GLOO_SOCKET_IFNAME": "eth0",
         "PET_NODE_RANK": "",
     }
-    done = subprocess.run(["bash"], input=text, env=os.environ | variables, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash"], input=text, env=os.environ | variables, capture_output=True, text=True, timeout=240)
     assert "error" not in done.stderr, done.stderr
     lines = [json.loads(line) for line in calls.read_text().splitlines()]
     return done.returncode, [[Path(words[0]).name, *words[1:]] for words in lines]
