@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.launch.launching import alive, wait_until
+from weft.launch.parent import end_with_parent
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "slurmstepd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 FOLDERS = ("/usr/sbin", "/sbin")  # of daemons, which the PATH of a user lacks
@@ -130,7 +132,13 @@ def _start(stack: ExitStack, slurm: Slurm, program: str, arguments: Sequence[str
     assert path is not None
     log = stack.enter_context((slurm.folder / f"{program}-output.log").open("a"))
     process = subprocess.Popen(
-        [path, *arguments], env=slurm.environment, stdout=log, stderr=log, start_new_session=True, cwd=slurm.folder
+        [path, *arguments],
+        env=slurm.environment,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        cwd=slurm.folder,
+        preexec_fn=partial(end_with_parent, os.getpid()),  # also where whoever runs the tests is killed
     )
     stack.callback(_end, process)
 

@@ -82,13 +82,13 @@ def test_a_run_goes_on_after_its_time_limit_to_the_same_weights(tmp_path: Path, 
     epochs = 550
     with cluster(tmp_path / "slurm") as slurm:
         job = _submit(slurm, tmp_path, _settings(tmp_path, "run", epochs), "--time", "4m")
-        assert slurm.field(job, "NumNodes") == "2" and slurm.field(job, "TimeLimit") == "00:04:00"
-        assert 0.9 < float(slurm.field(job, "MinMemoryNode").rstrip("MG")) < 4000  # estimated: no --memory
         try:
             state = slurm.wait_for(job, ENDS, seconds=700)
         finally:
             print(_output(tmp_path, "run"))
         assert state == "COMPLETED", slurm.logs()
+        assert slurm.field(job, "NumNodes") == "2" and slurm.field(job, "TimeLimit") == "00:04:00"
+        assert 900 < int(slurm.field(job, "MinMemoryNode").rstrip("M")) < 4000  # MiB, estimated: no --memory
         assert int(slurm.field(job, "Restarts")) >= 1, "the time limit came before the run had ended"
     assert "the run was interrupted" in _output(tmp_path, "run")
     assert left(tmp_path / "slurm") == []
