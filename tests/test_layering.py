@@ -47,6 +47,7 @@ ROOMS = (
     "weft.linkscores",
     "weft.out_of_core",
     "weft",
+    "weft.submit",
     "weft.cli",
     "weft.__main__",
 )

@@ -8,7 +8,10 @@ import pytest
 import weft
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["ingest", "--help"], ["trian"], ["train", "--datta", "cora"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["ingest", "--help"], ["submit", "slurm", "--help"], ["trian"], ["train", "--datta", "cora"]],
+)
 def test_help_and_mistakes_do_not_wait_for_torch(arguments: list[str]) -> None:
     code = (
         "import sys; from weft.cli.app import main\n"

@@ -168,6 +168,10 @@ MISTAKES = [
      "-1 for all"),
     (["ingest", "missing.csv", "--out", "g"], "missing.csv"),
     (["ingest", "missing.yaml", "--out", "g"], "missing.yaml is missing"),
+    (["submit", "slrum", "c.yaml"], "no such command 'slrum': did you mean 'slurm'?"),
+    (["submit", "slurm"], "missing argument"),
+    (["submit", "slurm", "missing.yaml"], "missing.yaml"),
+    (["submit", "kubernetes", "missing.yaml", "--node", "2"], "did you mean --nodes?"),
 ]  # fmt: skip
 
 
@@ -222,6 +226,28 @@ def test_a_run_is_not_overwritten_by_accident(weft, tmp_path):
     assert (tmp_path / "r" / "summary.json").read_text() == before
     code, _, err = weft("train", "--data", "missing/graph", "--run", "r", "--overwrite")
     assert code == 2 and (tmp_path / "r" / "summary.json").read_text() == before, "a failed start loses nothing"
+
+
+def test_a_run_is_not_submitted_before_it_can_start(weft, tmp_path, monkeypatch):
+    (tmp_path / "c.yaml").write_text("workers: 2\nmodel: {name: gcn}\n")
+    given = ["--data", f"{tmp_path}/parts", "--nodes", "2"]
+    for scheduler, program in (("slurm", "sbatch"), ("kubernetes", "kubectl")):
+        submit = ["submit", scheduler, "c.yaml", *given, *(["--mount", tmp_path] if program == "kubectl" else [])]
+        monkeypatch.setenv("PATH", "/nowhere")
+        for options, words in (
+            ([], "give --run DIR"),
+            (["--run", "r"], "run is r, which every machine looks for"),
+            (["--run", f"{tmp_path}/r"], "give --memory"),
+            (["--run", f"{tmp_path}/r", "--memory", "2G"], f"there is no {program}"),
+            (["--run", f"{tmp_path}/r", "--memory", "2G", "--set", "model.name=gatt"], "did you mean 'gat'?"),
+        ):
+            code, out, err = weft(*submit, *options)
+            assert code == 2 and out == "" and words in err and err.count("\n") == 1, err
+        code, out, err = weft(*submit, "--run", f"{tmp_path}/r", "--memory", "2G", "--dry-run")
+        assert code == 0 and "torchrun" in out and err == ""
+    code, _, err = weft("submit", "slurm", "c.yaml", *given, "--run", f"{tmp_path}/no/r", "--memory", "2G")
+    assert code == 2 and f"{tmp_path}/no is not here" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["c.yaml"]
 
 
 def test_an_altered_part_is_refused(weft, tmp_path):

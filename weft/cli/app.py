@@ -13,6 +13,7 @@ from weft import __version__
 from weft.cli.about import doctor, settings
 from weft.cli.data import ingest, partition
 from weft.cli.results import evaluate, export, inspect, predict, report, watch
+from weft.cli.submit import submissions
 from weft.cli.train import demo, plan, train
 from weft.cli.verb import Verb
 from weft.disk.space import sentence_for
@@ -54,6 +55,7 @@ VERBS = (
 for verb in VERBS:
     app.command(cls=Verb)(verb)
 app.add_typer(functions, name="lambda")
+app.add_typer(submissions, name="submit")
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 import math
 import resource
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -11,7 +12,6 @@ from weft.config import RunConfig
 from weft.disk.space import control_group_bytes, machine_memory_bytes
 from weft.errors import UserError
 from weft.layers import Stack, traits_of
-from weft.partitioning import Shard
 from weft.strategy import ExchangeConfig, MemoryConfig
 
 GIB = 1 << 30
@@ -36,7 +36,24 @@ class WorkerLoad:
     relations: int = 0  # kinds of edges, each of which has an aggregate of its own in some layer
 
 
-def worker_load(config: RunConfig, shard: Shard, model: nn.Module, width: int) -> WorkerLoad:
+class Held(Protocol):
+    """What a worker holds of the graph, in numbers: a shard knows them, and so does the metadata of its parts."""
+
+    @property
+    def num_nodes(self) -> int: ...
+    @property
+    def num_halo(self) -> int: ...
+    @property
+    def num_edges(self) -> int: ...
+    @property
+    def num_outputs(self) -> int: ...
+    @property
+    def num_edge_features(self) -> int: ...
+    @property
+    def num_relations(self) -> int: ...
+
+
+def worker_load(config: RunConfig, shard: Held, model: nn.Module, width: int) -> WorkerLoad:
     """What this worker holds of its shard and a model whose input has `width` columns."""
     # The input of a stack is wider than the features where some of their columns are learned.
     first, *widths = model.widths if isinstance(model, Stack) and model.widths else (width,)
