@@ -82,7 +82,15 @@ class _Group:
             here, there = forks.Pipe()
             process = forks.Process(
                 target=_serve,
-                args=(there, worker, num_workers, port, listener if worker == 0 else None, deadline_seconds),
+                args=(
+                    there,
+                    worker,
+                    num_workers,
+                    port,
+                    listener if worker == 0 else None,
+                    deadline_seconds,
+                    dict(os.environ),
+                ),
                 daemon=True,
             )
             process.start()
@@ -201,7 +209,10 @@ def _serve(
     port: int,
     listener: socket.socket | None,
     deadline_seconds: float,
+    environment: dict[str, str],
 ) -> None:
+    os.environ.clear()
+    os.environ.update(environment)  # of the test that starts the group, not of the process that is forked
     os.environ.update(
         RANK=str(worker),
         WORLD_SIZE=str(num_workers),

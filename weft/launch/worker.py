@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ from weft.training.evaluate import pick_masks
 from weft.training.identity import describe_graph, describe_settings
 from weft.training.labelled import LabelledEdges
 from weft.training.links import HeldOut, LinkPrediction
-from weft.training.loop import OnRecord, Task, fit
+from weft.training.loop import OnRecord, Outcome, Task, fit
 from weft.training.loss import GlobalLoss
 from weft.training.minibatches import make_loader
 from weft.training.modelparts import add_parts
@@ -59,6 +59,7 @@ from weft.training.tracking import Tracked, tracked
 EXIT_INTERRUPTED = 143
 CONFIG = "config.json"  # the name of the document in which the launcher passes the settings
 Learned = VertexLabels | EdgeLabels | LinkPrediction
+OnEpoch = Callable[[dict[str, Any]], None]
 
 
 class TaskEdges(NamedTuple):
@@ -310,72 +311,72 @@ def train(
     """Trains, and writes the summary; returns the exit code. `on_record` as in `weft.training.loop.Task`."""
     started = time.perf_counter()
     worker = open_worker(run, config, training=True, given=given)
-    leads, settings = worker.comm.worker == 0, worker.config.model_dump(mode="json")
-    opened = tracked(settings, worker.folder, worker.comm.device, resume) if leads else nullcontext(Tracked())
+    config, comm = worker.config, worker.comm
+    settings, shows = config.model_dump(mode="json"), comm.worker == 0 and not quiet
+    warnings = _warn(worker, shows)
+    opened = tracked(settings, worker.folder, comm.device, resume) if comm.worker == 0 else nullcontext(Tracked())
     with opened as trackers:
-        summary = _train(worker, resume, quiet, on_record, trackers, started)
-        worker.comm.barrier("end")
-        worker.comm.close()
+        with worker.folder, Console(config.train.epochs, show=shows) as console:
+            trace = Trace(comm.worker, enabled=False)
+            comm.on_wait = lambda what, start, end: trace.record(what, "wait", start, end)
+            x = input_rows(worker.graph, worker.model, config.train)
+            objective = objective_of(worker, x)
+            steps = _steps(worker, x, objective)
+            task = Task(
+                worker.graph, worker.model, objective, steps, config.train, config.optim, worker.folder, settings,
+                worker.identity, on_step=console.step, on_epoch=_both(console.update, trackers.epoch), trace=trace,
+                on_record=on_record,
+            )  # fmt: skip
+            if config.executor.pipelines:
+                task.runner = _pipeline(worker, steps)
+            try:
+                with memory.spilled_activations(), closing(task.runner) if task.runner else nullcontext():
+                    outcome = fit(task, resume)
+            except (MemoryError, OSError, RuntimeError) as error:
+                if not ran_out_of_memory(error):
+                    raise
+                raise explain_failure(error, worker.load, config.exchange, config.memory) from error
+        comm.on_wait = None
+        _write_trace(worker, trace)
+        summary = _write_summary(worker, outcome, time.perf_counter() - started, warnings, shows)
+        comm.barrier("end")
+        comm.close()
         if trackers.any:  # last, since nobody waits any more
             report = write_report([run], worker.folder.report_file)
             trackers.end(summary["status"], summary, [report])
-    return EXIT_INTERRUPTED if summary["status"] == "interrupted" else 0
+    return EXIT_INTERRUPTED if outcome.status == "interrupted" else 0
 
 
-def _train(
-    worker: Worker, resume: bool, quiet: bool, on_record: OnRecord | None, trackers: Tracked, started: float
-) -> dict[str, Any]:
-    """Trains a worker that is set up, and returns the summary, which worker 0 has written."""
-    config, comm = worker.config, worker.comm
-
-    def on_epoch(record: dict[str, Any]) -> None:
-        console.update(record)
-        trackers.epoch(record)
-
-    shows = comm.worker == 0 and not quiet
+def _warn(worker: Worker, shows: bool) -> list[str]:
+    """What the run leaves unread, printed where it shows anything."""
+    config = worker.config
     drawn_by_weight = config.exchange.plan != "full" and config.sample.method == "weighted"
     warnings = unread_edge_data(worker.model, config.model, worker.graph.shard, drawn_by_weight)
     for text in warnings if shows else ():
         print_warning(text)
-    with worker.folder, Console(config.train.epochs, show=shows) as console:
-        trace = Trace(comm.worker, enabled=False)
-        comm.on_wait = lambda what, start, end: trace.record(what, "wait", start, end)
-        x = input_rows(worker.graph, worker.model, config.train)
-        objective = objective_of(worker, x)
-        steps = _steps(worker, x, objective)
-        task = Task(
-            worker.graph,
-            worker.model,
-            objective,
-            steps,
-            config.train,
-            config.optim,
-            worker.folder,
-            config.model_dump(mode="json"),
-            worker.identity,
-            on_step=console.step,
-            on_epoch=on_epoch,
-            trace=trace,
-            on_record=on_record,
-        )
-        if config.executor.pipelines:
-            task.runner = _pipeline(worker, steps)
-        try:
-            with memory.spilled_activations(), closing(task.runner) if task.runner else nullcontext():
-                outcome = fit(task, resume)
-        except (MemoryError, OSError, RuntimeError) as error:
-            if not ran_out_of_memory(error):
-                raise
-            raise explain_failure(error, worker.load, config.exchange, config.memory) from error
-    comm.on_wait = None
-    _write_trace(worker, trace)
+    return warnings
+
+
+def _both(first: OnEpoch, second: OnEpoch) -> OnEpoch:
+    def tell(record: dict[str, Any]) -> None:
+        first(record)
+        second(record)
+
+    return tell
+
+
+def _write_summary(
+    worker: Worker, outcome: Outcome, seconds: float, warnings: list[str], shows: bool
+) -> dict[str, Any]:
+    """The summary, which worker 0 writes; every worker takes part in making it."""
+    config = worker.config
     parts = parts_folder(config, worker.folder.path)
     info = None if parts is None else read_partition(parts)
     named = {"strategy": config.strategy, "model": config.model.name, "seed": config.seed}
-    summary = summarise(named, worker.graph, worker.model, outcome, time.perf_counter() - started, info)
+    summary = summarise(named, worker.graph, worker.model, outcome, seconds, info)
     advice = advise(worker.graph, outcome, config.train) if config.train.task == "vertices" else []
     summary["notes"] = [*_notes_of_data(worker), *warnings, *advice]
-    if comm.worker == 0:
+    if worker.comm.worker == 0:
         worker.folder.write_summary(summary)
         worker.folder.close()
     if shows:
